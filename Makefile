@@ -1,0 +1,48 @@
+# Two commands do everything on a fresh machine: `make serve` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+HOST ?= 127.0.0.1
+PORT ?= 8000
+
+.PHONY: help install serve test test-all lint bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# What serving needs: no torch, no test tools.
+$(VENV)/.serve: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[cpu]'
+	@touch $@
+
+# Everything: serving, training and the checks.
+$(VENV)/.full: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[cpu,train,dev]'
+	@touch $@ $(VENV)/.serve
+
+install: $(VENV)/.full ## everything into .venv, at the locked versions
+
+serve: $(VENV)/.serve ## start the service on the shipped model
+	$(BIN)/matchserve serve --host $(HOST) --port $(PORT)
+
+lint: $(VENV)/.full ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint ## all checks and the fast tests
+	$(BIN)/pytest -n 2 -m 'not slow'
+
+test-all: lint ## all checks and every test
+	$(BIN)/pytest -n 2
+
+bench: $(VENV)/.full ## time every stage against OpenCV's SIFT in one run
+	$(BIN)/matchserve bench
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -1,0 +1,1 @@
+"""Learned local descriptors, from training to a served match."""

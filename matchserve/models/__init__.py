@@ -1,0 +1,1 @@
+"""Descriptor models: cards, the directory of models, and what runs them."""

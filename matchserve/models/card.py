@@ -1,0 +1,93 @@
+"""A model's card: what it is, how its patches are cut, what it was measured to do.
+
+A model is a directory `NAME/` with `model.onnx`, `card.json` and `golden.npz`. Nothing loads
+without a card, and everything a card promises is checked when the model is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from matchserve.errors import MatchServeError, ModelCorrupt, ModelMissing
+from matchserve.types import DescriptorKind, PatchSpec
+
+CARD_FILE = "card.json"
+MODEL_FILE = "model.onnx"
+GOLDEN_FILE = "golden.npz"
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+SHA256_PATTERN = r"^[0-9a-f]{64}$"
+
+
+class ModelCard(BaseModel):
+    """The contents of `card.json`; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    version: str
+    kind: DescriptorKind
+    dim: Annotated[int, Field(ge=8, le=4096)]
+    """Length of the descriptor: floats, or bits for a binary one."""
+    patch: PatchSpec
+    sha256: Annotated[str, Field(pattern=SHA256_PATTERN)] | None = None
+    """Of `model.onnx`; absent only for the built-in hand-crafted descriptors."""
+    golden_sha256: Annotated[str, Field(pattern=SHA256_PATTERN)] | None = None
+    """Of `golden.npz`: patches and the descriptors they must give."""
+    licence: str
+    method: str
+    training_data: tuple[str, ...] = ()
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """Benchmark name to its figures, each with the command that prints them again."""
+    notes: str = ""
+
+    @model_validator(mode="after")
+    def _bits_fill_bytes(self) -> ModelCard:
+        if self.kind == "binary" and self.dim % 8:
+            raise ValueError("a binary descriptor's dim must be a multiple of 8")
+        return self
+
+    @property
+    def row_length(self) -> int:
+        """Columns of the descriptor array: floats, or bytes of packed bits."""
+        return self.dim if self.kind == "float" else self.dim // 8
+
+
+def read_card(directory: Path) -> ModelCard:
+    """Parse `directory/card.json`.
+
+    Raises:
+        ModelMissing: there is no card.
+        ModelCorrupt: it is not a valid card; the message names the field.
+    """
+    path = directory / CARD_FILE
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ModelMissing(f"model {directory.name!r} has no readable {CARD_FILE}") from error
+    try:
+        return ModelCard.model_validate_json(text)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ModelCorrupt(f"{directory.name}/{CARD_FILE}: {where}: {first['msg']}") from error
+    except MatchServeError as error:
+        raise ModelCorrupt(f"{directory.name}/{CARD_FILE}: {error.message}") from error
+
+
+def write_card(card: ModelCard, directory: Path) -> Path:
+    """Write `card` as `directory/card.json`, indented, and return the path."""
+    path = directory / CARD_FILE
+    path.write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def is_model_name(name: str) -> bool:
+    """Whether `name` may name a model: lower case, digits, dot, dash, underscore."""
+    return re.fullmatch(NAME_PATTERN, name) is not None and ".." not in name

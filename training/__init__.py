@@ -1,0 +1,1 @@
+"""Learn patch descriptors, measure them, export them for matchserve."""
