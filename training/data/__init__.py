@@ -1,0 +1,1 @@
+"""Patch stores: what training reads, and the tools that make them."""
