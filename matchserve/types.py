@@ -29,7 +29,7 @@ VerifyKind = Literal["none", "homography", "fundamental", "pose"]
 
 def _frozen(array: NDArray[Any], dtype: type, shape: tuple[int | None, ...], name: str) -> Any:
     """Return `array` as a read-only array of `dtype`, refusing any other shape."""
-    result = np.ascontiguousarray(array, dtype=dtype)
+    result: NDArray[Any] = np.ascontiguousarray(array, dtype=dtype)
     fits = result.ndim == len(shape) and all(
         want is None or want == have for want, have in zip(shape, result.shape, strict=True)
     )

@@ -1,0 +1,173 @@
+"""A learned descriptor: an ONNX file that is what its card says, or does not load."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve.errors import (
+    InferenceFailed,
+    InvalidParameter,
+    ModelCorrupt,
+    ModelMismatch,
+    ModelMissing,
+)
+from matchserve.hardware import available_cpus
+from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, read_card
+from matchserve.models.onnx_guard import refuse_external_data
+from matchserve.models.providers import (
+    import_onnxruntime,
+    requested_providers,
+    running_provider,
+)
+from matchserve.types import Image, Keypoints, UInt8
+from matchserve.vision.patches import crop
+
+INPUT, OUTPUT = "patches", "descriptors"
+MAX_MODEL_BYTES = 200_000_000
+# More patches at once are not faster and cost memory in proportion.
+BATCH = 64
+# Golden descriptors come from another machine; kernels differ in the last digits.
+GOLDEN_TOLERANCE = 1e-3
+GOLDEN_BIT_SHARE = 0.01
+
+_ORT_TYPES = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
+_OUTPUT_TYPES = {"float": "tensor(float)", "binary": "tensor(uint8)"}
+
+
+class OnnxDescriptor:
+    """Runs `directory/model.onnx` on the device asked for; safe to call from many threads."""
+
+    def __init__(
+        self, directory: Path | str, *, provider: str = "auto", threads: int | None = None
+    ) -> None:
+        """Load and check a model.
+
+        Raises:
+            ModelError: missing, damaged, not as its card says, or not runnable as asked.
+        """
+        directory = Path(directory)
+        self.card: ModelCard = read_card(directory)
+        self.threads = threads or available_cpus()
+        model = _verified_bytes(directory, MODEL_FILE, self.card.sha256)
+        refuse_external_data(model)
+        self._session = _open_session(model, provider, self.threads, self.card.name)
+        self.provider: str = running_provider(provider, self._session.get_providers())
+        self._input_type = _check_signature(self._session, self.card)
+        self._check_golden(_verified_bytes(directory, GOLDEN_FILE, self.card.golden_sha256))
+
+    def describe(self, image: Image, keypoints: Keypoints) -> NDArray[Any]:
+        """Crop the keypoints' patches as the card says and describe them."""
+        return self.describe_patches(crop(image, keypoints, self.card.patch))
+
+    def describe_patches(self, patches: UInt8) -> NDArray[Any]:
+        """Describe (N, 1, S, S) uint8 patches; each row depends on its own patch only."""
+        size = self.card.patch.size
+        if patches.shape[1:] != (1, size, size) or patches.dtype != np.uint8:
+            raise InvalidParameter(
+                f"patches are {patches.dtype} {patches.shape}, not uint8 (N, 1, {size}, {size})"
+            )
+        dtype = np.float32 if self.card.kind == "float" else np.uint8
+        rows = np.empty((len(patches), self.card.row_length), dtype)
+        for start in range(0, len(patches), BATCH):
+            batch: NDArray[Any] = patches[start : start + BATCH]
+            rows[start : start + BATCH] = self._run(batch.astype(self._input_type, copy=False))
+        return rows
+
+    def _run(self, batch: NDArray[Any]) -> NDArray[Any]:
+        try:
+            (rows,) = self._session.run([OUTPUT], {INPUT: np.ascontiguousarray(batch)})
+        except Exception as error:  # ONNX Runtime's own exception types are private
+            raise InferenceFailed(f"model {self.card.name!r} failed while running") from error
+        if rows.shape != (len(batch), self.card.row_length):
+            raise ModelMismatch(
+                f"model {self.card.name!r} answered {rows.shape} for {len(batch)} patches"
+            )
+        if self.card.kind == "float" and not np.isfinite(rows).all():
+            raise InferenceFailed(f"model {self.card.name!r} answered with NaN or infinity")
+        return np.asarray(rows)
+
+    def _check_golden(self, data: bytes) -> None:
+        """Describe the golden patches and compare with what the training machine got."""
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as golden:
+                patches, expected = golden["patches"], golden["descriptors"]
+        except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+            raise ModelCorrupt(
+                f"model {self.card.name!r}: {GOLDEN_FILE} is not readable"
+            ) from error
+        rows = self.describe_patches(patches)
+        if rows.shape != expected.shape:
+            raise ModelMismatch(f"model {self.card.name!r}: golden descriptors have another shape")
+        if self.card.kind == "float":
+            error_size = float(np.abs(rows - expected).max(initial=0.0))
+            agrees = error_size <= GOLDEN_TOLERANCE
+        else:
+            error_size = float(np.unpackbits(rows ^ expected).mean()) if rows.size else 0.0
+            agrees = error_size <= GOLDEN_BIT_SHARE
+        if not agrees:
+            raise ModelMismatch(
+                f"model {self.card.name!r} does not give its golden descriptors here "
+                f"(difference {error_size:.2g})"
+            )
+
+
+def sha256_hex(data: bytes) -> str:
+    """The checksum as cards write it."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _verified_bytes(directory: Path, name: str, expected: str | None) -> bytes:
+    path = directory / name
+    try:
+        if path.stat().st_size > MAX_MODEL_BYTES:
+            raise ModelCorrupt(f"{directory.name}/{name} is larger than {MAX_MODEL_BYTES} bytes")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelMissing(f"model {directory.name!r} has no readable {name}") from error
+    if expected is None or sha256_hex(data) != expected:
+        raise ModelCorrupt(f"{directory.name}/{name} does not have the sha256 of its card")
+    return data
+
+
+def _open_session(model: bytes, provider: str, threads: int, name: str) -> Any:
+    ort = import_onnxruntime()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # failures reach us as exceptions or as another provider
+    # Threads that spin while they wait burn the cores that other requests need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    providers = requested_providers(provider, ort.get_available_providers())
+    try:
+        return ort.InferenceSession(model, options, providers=providers)
+    except Exception as error:  # ONNX Runtime's own exception types are private
+        raise ModelCorrupt(f"ONNX Runtime cannot load model {name!r}") from error
+
+
+def _check_signature(session: Any, card: ModelCard) -> type:
+    """Check names, types and shapes of the graph's input and output; return the input's dtype."""
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    size = card.patch.size
+    if [i.name for i in inputs] != [INPUT] or [o.name for o in outputs] != [OUTPUT]:
+        raise ModelMismatch(f"model {card.name!r} must have one input {INPUT}, one output {OUTPUT}")
+    if inputs[0].type not in _ORT_TYPES or outputs[0].type != _OUTPUT_TYPES[card.kind]:
+        raise ModelMismatch(
+            f"model {card.name!r} takes {inputs[0].type} and gives {outputs[0].type}"
+        )
+    batch, *rest = inputs[0].shape
+    if isinstance(batch, int) or rest != [1, size, size]:
+        raise ModelMismatch(
+            f"model {card.name!r} takes {inputs[0].shape}, not (N, 1, {size}, {size})"
+        )
+    if len(outputs[0].shape) != 2 or outputs[0].shape[1] != card.row_length:
+        raise ModelMismatch(
+            f"model {card.name!r} gives {outputs[0].shape}, not (N, {card.row_length})"
+        )
+    return _ORT_TYPES[inputs[0].type]

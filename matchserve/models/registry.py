@@ -1,0 +1,69 @@
+"""The models there are: built-in ones, and the directories of a models folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matchserve.errors import ModelError, UnknownModel
+from matchserve.models import handcrafted
+from matchserve.models.card import CARD_FILE, ModelCard, is_model_name, read_card
+from matchserve.models.descriptor import Descriptor
+from matchserve.models.handcrafted import HandcraftedDescriptor
+from matchserve.models.onnx_model import OnnxDescriptor
+
+DEFAULT_MODEL = "rootsift"
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def shipped_models_dir() -> Path:
+    """Where the models of this installation are: in the package, or in a source checkout."""
+    installed = _PACKAGE / "shipped_models"
+    return installed if installed.is_dir() else _PACKAGE.parent / "models"
+
+
+def list_models(models_dir: Path | None = None) -> dict[str, ModelCard | ModelError]:
+    """Every model by name, with its card or what is wrong with it."""
+    found: dict[str, ModelCard | ModelError] = {
+        name: handcrafted.card(name) for name in handcrafted.NAMES
+    }
+    folder = models_dir or shipped_models_dir()
+    if folder.is_dir():
+        for directory in sorted(folder.iterdir()):
+            if is_model_name(directory.name) and (directory / CARD_FILE).is_file():
+                found[directory.name] = _card_or_error(directory)
+    return found
+
+
+def load_descriptor(
+    model: str,
+    *,
+    models_dir: Path | None = None,
+    provider: str = "auto",
+    threads: int | None = None,
+) -> Descriptor:
+    """Load a descriptor by name, or from a model directory given as a path.
+
+    A path is recognised by its separator (`./mine`, `/srv/models/x`); a bare name never leaves
+    the models folder.
+
+    Raises:
+        UnknownModel: no model of that name.
+        ModelError: it is there and cannot be used.
+    """
+    if model in handcrafted.NAMES:
+        return HandcraftedDescriptor(model)
+    if "/" in model and (Path(model) / CARD_FILE).is_file():
+        return OnnxDescriptor(model, provider=provider, threads=threads)
+    folder = models_dir or shipped_models_dir()
+    if not is_model_name(model) or not (folder / model / CARD_FILE).is_file():
+        known = ", ".join(list_models(models_dir))
+        raise UnknownModel(f"no model named {model[:80]!r}; there are {known}")
+    return OnnxDescriptor(folder / model, provider=provider, threads=threads)
+
+
+def _card_or_error(directory: Path) -> ModelCard | ModelError:
+    try:
+        return read_card(directory)
+    except ModelError as error:
+        return error

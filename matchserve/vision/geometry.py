@@ -1,0 +1,190 @@
+"""Do the matches agree on one geometry? Homography, fundamental matrix or relative pose.
+
+Confidence is a contrario (Moisan and Stival 2004): with n matches, k of them within t pixels of a
+model that s of them determine, the expected number of such agreements among unrelated points is
+
+    NFA = (n - s) C(n, k) C(k, s) p^(k - s)
+
+where p is the chance that a random point falls that near: a disc of radius t over the image area
+for a homography, a band of half-width t along the longest line for an epipolar geometry. The
+confidence is 1 - NFA, no less than 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import poselib
+from numpy.typing import NDArray
+
+from matchserve.errors import InvalidParameter
+from matchserve.types import Bool, Float64, Verification, VerifyKind
+
+VERIFY_KINDS = ("none", "homography", "fundamental", "pose")
+MAX_ITERATIONS = 10_000
+SUCCESS_PROBABILITY = 0.9999
+
+# How many matches determine a model.
+_SAMPLE = {"homography": 4, "fundamental": 7, "pose": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """A pinhole camera, pixel centres at integers: focal lengths and principal point in pixels."""
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+
+    def __post_init__(self) -> None:
+        values = (self.fx, self.fy, self.cx, self.cy)
+        if not all(math.isfinite(v) for v in values) or self.fx <= 0 or self.fy <= 0:
+            raise InvalidParameter(f"a camera needs positive focal lengths and a centre: {values}")
+
+    @property
+    def matrix(self) -> Float64:
+        """The 3x3 calibration matrix."""
+        return np.array([[self.fx, 0, self.cx], [0, self.fy, self.cy], [0, 0, 1]], np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """Which geometry is looked for, and how near a match must be to count as an inlier."""
+
+    kind: VerifyKind = "fundamental"
+    threshold_px: float = 3.0
+    seed: int = 0
+    cameras: tuple[Camera, Camera] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in VERIFY_KINDS:
+            raise InvalidParameter(f"verify is {self.kind!r}, not one of {', '.join(VERIFY_KINDS)}")
+        if not 0.01 <= self.threshold_px <= 1000.0:
+            raise InvalidParameter(f"threshold_px is {self.threshold_px}, not in 0.01..1000")
+        if self.kind == "pose" and self.cameras is None:
+            raise InvalidParameter("verify 'pose' needs the intrinsics of both cameras")
+
+
+def verify(
+    points0: NDArray[Any],
+    points1: NDArray[Any],
+    sizes: tuple[tuple[int, int], tuple[int, int]],
+    options: VerifyOptions | None = None,
+) -> Verification:
+    """Fit one geometry to matched points, (M, 2) each, robustly and repeatably.
+
+    Too few, coincident or collinear points are an answer (no matrix, no inliers), not an error.
+    """
+    options = options or VerifyOptions()
+    count = len(points0)
+    if options.kind == "none":
+        return Verification("none", None, np.zeros(count, np.bool_), 0.0)
+    p0, p1 = np.asarray(points0, np.float64), np.asarray(points1, np.float64)
+    usable = np.isfinite(p0).all(axis=1) & np.isfinite(p1).all(axis=1)
+    matrix, pose, found = _fit(p0[usable], p1[usable], options)
+    inliers = np.zeros(count, np.bool_)
+    inliers[np.flatnonzero(usable)[found]] = True
+    if matrix is None or inliers.sum() <= _SAMPLE[options.kind]:
+        return Verification(options.kind, None, np.zeros(count, np.bool_), 0.0)
+    confidence = chance_confidence(
+        count, int(inliers.sum()), _SAMPLE[options.kind], _chance(options, sizes[1])
+    )
+    return Verification(options.kind, matrix, inliers, confidence, pose)
+
+
+def chance_confidence(matches: int, inliers: int, sample: int, chance: float) -> float:
+    """1 - NFA: near 1 when `inliers` of `matches` cannot be chance, 0 when they may be."""
+    if inliers <= sample or matches <= sample:
+        return 0.0
+    log_nfa = (
+        math.log(matches - sample)
+        + _log_binomial(matches, inliers)
+        + _log_binomial(inliers, sample)
+        + (inliers - sample) * math.log(chance)
+    )
+    return 1.0 - math.exp(log_nfa) if log_nfa < 0 else 0.0
+
+
+_Fit = tuple[Float64 | None, Float64 | None, Bool]
+
+
+def _fit(p0: Float64, p1: Float64, options: VerifyOptions) -> _Fit:
+    nothing = (None, None, np.zeros(len(p0), np.bool_))
+    if len(np.unique(p0, axis=0)) <= _SAMPLE[options.kind]:
+        return nothing
+    if len(np.unique(p1, axis=0)) <= _SAMPLE[options.kind]:
+        return nothing
+    if options.kind == "pose":
+        return _relative_pose(p0, p1, options)
+    find = cv2.findHomography if options.kind == "homography" else cv2.findFundamentalMat
+    try:
+        fitted: Any = find(p0, p1, _usac(options))
+    except cv2.error:  # a degenerate sample that its own checks let through
+        return nothing
+    matrix, mask = fitted
+    if matrix is None or matrix.shape != (3, 3) or not np.isfinite(matrix).all():
+        return nothing
+    return np.asarray(matrix, np.float64), None, np.asarray(mask, np.bool_).ravel()
+
+
+def _usac(options: VerifyOptions) -> Any:
+    params = cv2.UsacParams()
+    params.score = cv2.SCORE_METHOD_MAGSAC
+    params.sampler = cv2.SAMPLING_UNIFORM
+    params.loMethod = cv2.LOCAL_OPTIM_SIGMA
+    params.confidence = SUCCESS_PROBABILITY
+    params.maxIterations = MAX_ITERATIONS
+    params.threshold = options.threshold_px
+    params.randomGeneratorState = options.seed
+    params.isParallel = False
+    return params
+
+
+def _relative_pose(p0: Float64, p1: Float64, options: VerifyOptions) -> _Fit:
+    camera0, camera1 = options.cameras or (Camera(1, 1, 0, 0), Camera(1, 1, 0, 0))
+    found, report = poselib.estimate_relative_pose(
+        p0,
+        p1,
+        _poselib_camera(camera0),
+        _poselib_camera(camera1),
+        {
+            "max_epipolar_error": options.threshold_px,
+            "max_iterations": MAX_ITERATIONS,
+            "success_prob": SUCCESS_PROBABILITY,
+            "seed": options.seed,
+        },
+        {},
+    )
+    length = float(np.linalg.norm(found.t))
+    inliers = np.asarray(report["inliers"], np.bool_)
+    if not np.isfinite(found.R).all() or not length > 0:
+        return None, None, np.zeros(len(p0), np.bool_)
+    direction = np.asarray(found.t, np.float64) / length
+    x, y, z = direction
+    essential = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) @ found.R
+    return essential, np.column_stack([found.R, direction]), inliers
+
+
+def _poselib_camera(camera: Camera) -> dict[str, Any]:
+    params = [camera.fx, camera.fy, camera.cx, camera.cy]
+    # The model's own width and height play no part in estimation.
+    return {"model": "PINHOLE", "width": 1, "height": 1, "params": params}
+
+
+def _chance(options: VerifyOptions, size: tuple[int, int]) -> float:
+    """The chance that an unrelated point of image 1 lies within the threshold of a model."""
+    area = float(size[0] * size[1])
+    if options.kind == "homography":
+        near = math.pi * options.threshold_px**2
+    else:
+        near = 2 * options.threshold_px * math.hypot(*size)
+    return min(near / area, 0.999)
+
+
+def _log_binomial(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

@@ -1,0 +1,138 @@
+"""Mutual nearest neighbours of two sets of descriptors, with FAISS.
+
+FAISS works in blocks of its own, so memory does not grow with the product of the two sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve.errors import FeatureMismatch, InvalidParameter, ProviderUnavailable
+from matchserve.types import Bool, DescriptorKind, Features, Float32, Matches
+
+
+@dataclass(frozen=True, slots=True)
+class MatchOptions:
+    """Which mutual nearest neighbours are kept.
+
+    `ratio` is Lowe's test, nearest over second-nearest distance, asked in both directions so that
+    swapping the images swaps the answer. `max_distance` is Euclidean, or bits for binary ones.
+    """
+
+    ratio: float | None = None
+    max_distance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.ratio is not None and not 0.0 < self.ratio <= 1.0:
+            raise InvalidParameter(f"ratio is {self.ratio}, must be above 0 and at most 1")
+        if self.max_distance is not None and not (
+            math.isfinite(self.max_distance) and self.max_distance > 0
+        ):
+            raise InvalidParameter(f"max_distance is {self.max_distance}, must be above 0")
+
+
+def match(left: Features, right: Features, options: MatchOptions | None = None) -> Matches:
+    """Match two described images.
+
+    Raises:
+        FeatureMismatch: the descriptors are of different models.
+    """
+    if left.model != right.model:
+        raise FeatureMismatch(f"features of {left.model!r} and {right.model!r} do not compare")
+    if left.descriptors.shape[1] != right.descriptors.shape[1] or left.kind != right.kind:
+        raise FeatureMismatch("the descriptors are of different length or kind")
+    return mutual_nn(left.descriptors, right.descriptors, options)
+
+
+def mutual_nn(
+    left: NDArray[Any], right: NDArray[Any], options: MatchOptions | None = None
+) -> Matches:
+    """Pairs (i, j) where j is the nearest to i and i the nearest to j.
+
+    Rows are float32 unit vectors, or packed bits as uint8.
+    """
+    options = options or MatchOptions()
+    if len(left) == 0 or len(right) == 0:
+        return _matches(np.zeros((0, 2)), np.zeros(0), left)
+    count = 1 if options.ratio is None else 2
+    forward_distance, forward = _nearest(left, right, count)
+    # Only rows that are somebody's nearest can be mutual: ask back for those alone.
+    wanted = np.unique(forward[:, 0])
+    back_distance, back = _nearest(right[wanted], left, count)
+    back_row = np.searchsorted(wanted, forward[:, 0])
+    keep = back[back_row, 0] == np.arange(len(left))
+    keep &= _is_distinct(forward_distance, options.ratio)
+    keep &= _is_distinct(back_distance, options.ratio)[back_row]
+    if options.max_distance is not None:
+        keep &= forward_distance[:, 0] <= options.max_distance
+    rows = np.flatnonzero(keep)
+    pairs = np.stack([rows, forward[rows, 0]], axis=1)
+    return _matches(pairs, forward_distance[rows, 0], left)
+
+
+def _is_distinct(distance: Float32, ratio: float | None) -> Bool:
+    """Lowe's ratio test; passed by a row that has no second neighbour to be confused with."""
+    if ratio is None or distance.shape[1] < 2:
+        return np.ones(len(distance), np.bool_)
+    return np.asarray(distance[:, 0] < ratio * distance[:, 1])
+
+
+def _matches(pairs: NDArray[Any], distance: NDArray[Any], like: NDArray[Any]) -> Matches:
+    kind: DescriptorKind = "binary" if like.dtype == np.uint8 else "float"
+    # Unit vectors: 1 - d^2/4 = (1 + cosine) / 2. Bits: the share of equal ones.
+    score = 1 - distance**2 / 4 if kind == "float" else 1 - distance / (8 * like.shape[1])
+    return Matches(pairs.astype(np.int32), distance.astype(np.float32), score.astype(np.float32))
+
+
+def _nearest(
+    queries: NDArray[Any], base: NDArray[Any], count: int
+) -> tuple[Float32, NDArray[np.int64]]:
+    """Distances and indices of the `count` nearest rows of `base`, nearest first."""
+    faiss = import_faiss()
+    count = min(count, len(base))
+    if queries.dtype == np.uint8:
+        bits, index = faiss.knn_hamming(queries, base, count)
+        return bits.astype(np.float32), index
+    search = _gpu_search() or faiss.knn
+    cosine, index = search(queries, base, count, metric=faiss.METRIC_INNER_PRODUCT)
+    return np.sqrt(np.maximum(2.0 - 2.0 * cosine, 0.0)), index
+
+
+@functools.cache
+def import_faiss() -> Any:
+    """FAISS, which comes with the extra `[cpu]` or `[gpu]`.
+
+    Raises:
+        ProviderUnavailable: neither is installed.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise ProviderUnavailable(
+            "FAISS is not installed; install one of: pip install 'matchserve[cpu]', "
+            "pip install 'matchserve[gpu]'"
+        ) from error
+    # By default FAISS leaves BLAS for sets this small, and is ten times slower.
+    faiss.cvar.distance_compute_blas_threshold = 1
+    return faiss
+
+
+def gpu_count() -> int:
+    """How many devices the installed FAISS sees: 0 for the CPU build."""
+    faiss = import_faiss()
+    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
+
+
+@functools.cache
+def _gpu_search() -> Any:
+    """`faiss.knn_gpu` bound to the first device, or None without one."""
+    if gpu_count() == 0:
+        return None
+    faiss = import_faiss()
+    return functools.partial(faiss.knn_gpu, faiss.StandardGpuResources())
