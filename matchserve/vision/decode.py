@@ -51,19 +51,36 @@ def decode(
     Raises:
         ImageError: whatever is wrong with the bytes, as one of its subclasses.
     """
-    if len(data) == 0:
-        raise EmptyImage("the image is empty (0 bytes)")
-    if len(data) > limits.max_image_bytes:
-        raise ImageTooLarge(
-            f"the image has {len(data)} bytes, at most {limits.max_image_bytes} are allowed",
-            limit=limits.max_image_bytes,
-            value=len(data),
-        )
+    _check_bytes(data, limits)
     with _typed_errors(), _open(data) as picture:
         check_size(picture.size, limits)
         turn = _exif_turn(picture) if exif == "apply" else 1
         grey = _upright(_to_grey(picture), turn)
     return from_array(grey, max_side=max_side, limits=limits)
+
+
+def decode_colour(
+    data: bytes | bytearray | memoryview,
+    *,
+    exif: ExifPolicy = "apply",
+    max_side: int,
+    limits: Limits = DEFAULT_LIMITS,
+) -> UInt8:
+    """The image in colour, (H, W, 3) RGB, reduced to `max_side`: for pictures, not for matching.
+
+    Raises:
+        ImageError: whatever is wrong with the bytes, as one of its subclasses.
+    """
+    _check_bytes(data, limits)
+    with _typed_errors(), _open(data) as picture:
+        check_size(picture.size, limits)
+        turn = _exif_turn(picture) if exif == "apply" else 1
+        if picture.mode in _SIXTEEN_BIT_MODES:
+            rgb = np.repeat(_to_grey(picture)[:, :, None], 3, axis=2)
+        else:
+            picture.thumbnail((max_side, max_side))
+            rgb = np.array(_on_white(picture.convert("RGBA")), np.uint8)
+    return np.ascontiguousarray(_reduced(_upright(rgb, turn), max_side))
 
 
 def from_array(
@@ -111,6 +128,17 @@ def check_size(size: tuple[int, int], limits: Limits) -> None:
             f"the image is {width}x{height}, no side may be under {limits.min_side} pixels",
             limit=limits.min_side,
             value=min(size),
+        )
+
+
+def _check_bytes(data: bytes | bytearray | memoryview, limits: Limits) -> None:
+    if len(data) == 0:
+        raise EmptyImage("the image is empty (0 bytes)")
+    if len(data) > limits.max_image_bytes:
+        raise ImageTooLarge(
+            f"the image has {len(data)} bytes, at most {limits.max_image_bytes} are allowed",
+            limit=limits.max_image_bytes,
+            value=len(data),
         )
 
 
@@ -164,29 +192,29 @@ def _to_grey(picture: ImageFile.ImageFile) -> UInt8:
     if picture.format == "JPEG" and picture.mode == "RGB":
         picture.draft("L", picture.size)
     if picture.has_transparency_data:
-        return _on_white(picture.convert("RGBA"))
+        return np.array(_on_white(picture.convert("RGBA")).convert("L"), np.uint8)
     return np.array(picture.convert("L"), np.uint8)
 
 
-def _on_white(picture: Pillow.Image) -> UInt8:
+def _on_white(picture: Pillow.Image) -> Pillow.Image:
     """Lay a transparent picture on white, as a page would show it."""
     white = Pillow.new("RGBA", picture.size, "white")
-    return np.array(Pillow.alpha_composite(white, picture).convert("L"), np.uint8)
+    return Pillow.alpha_composite(white, picture).convert("RGB")
 
 
-def _upright(grey: UInt8, turn: int) -> UInt8:
+def _upright(pixels: UInt8, turn: int) -> UInt8:
     """Undo an EXIF orientation."""
     if turn in (5, 6, 7, 8):
-        grey = grey.T
+        pixels = pixels.swapaxes(0, 1)
     flip_rows, flip_columns = turn in (3, 4, 7, 8), turn in (2, 3, 6, 7)
-    return grey[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1]
+    return pixels[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1]
 
 
-def _reduced(grey: UInt8, max_side: int | None) -> UInt8:
+def _reduced(pixels: UInt8, max_side: int | None) -> UInt8:
     """Shrink so that the longer side is at most `max_side`; never enlarge."""
-    rows, columns = grey.shape
+    rows, columns = pixels.shape[:2]
     if max_side is None or max(rows, columns) <= max_side:
-        return grey
+        return pixels
     scale = max_side / max(rows, columns)
     size = (max(1, round(columns * scale)), max(1, round(rows * scale)))
-    return np.asarray(cv2.resize(grey, size, interpolation=cv2.INTER_AREA), np.uint8)
+    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)

@@ -1,0 +1,145 @@
+"""A picture of a match that one likes to look at."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+from PIL import ImageDraw, ImageFont
+
+from matchserve.types import MatchResult, UInt8
+
+# The colours, RGB. Inliers run from weak to strong along the ramp.
+BACKGROUND = (16, 18, 22)
+TEXT = (236, 239, 244)
+QUIET_TEXT = (150, 158, 172)
+REJECTED = (120, 126, 138)
+INLIER_RAMP = ((255, 122, 89), (255, 209, 102), (64, 224, 176))
+
+PANEL_HEIGHT = 640
+MAX_PANEL_WIDTH = 1200
+MAX_INLIER_LINES = 400
+MAX_REJECTED_LINES = 150
+_GAP, _HEADER, _MARGIN = 8, 56, 16
+_SHIFT = 4  # sub-pixel bits of cv2's drawing coordinates
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """One image on the canvas: where it starts and how much it was scaled."""
+
+    pixels: UInt8
+    left: int
+    top: int
+    scale: NDArray[np.float64]
+
+    def place(self, xy: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Canvas coordinates of points of the sent image."""
+        placed = (xy.astype(np.float64) + 0.5) * self.scale - 0.5
+        return np.asarray(placed + np.array([self.left, self.top]))
+
+
+def draw_matches(colour0: UInt8, colour1: UInt8, result: MatchResult) -> UInt8:
+    """Both images side by side with their matches: (H, W, 3) RGB.
+
+    `colour0` and `colour1` are RGB pictures of the two images, at any scale.
+    """
+    panel0 = _panel(colour0, result.features0.size, 0)
+    panel1 = _panel(colour1, result.features1.size, panel0.pixels.shape[1] + _GAP)
+    width = panel1.left + panel1.pixels.shape[1]
+    height = _HEADER + max(len(panel0.pixels), len(panel1.pixels))
+    canvas = np.full((height, width, 3), BACKGROUND, np.uint8)
+    for panel in (panel0, panel1):
+        rows, columns = panel.pixels.shape[:2]
+        canvas[panel.top : panel.top + rows, panel.left : panel.left + columns] = panel.pixels
+    points0, points1 = result.points()
+    ends = np.stack([panel0.place(points0), panel1.place(points1)], axis=1)
+    is_inlier = _is_drawn_as_inlier(result)
+    _draw_rejected(canvas, ends[~is_inlier])
+    _draw_inliers(canvas, ends[is_inlier], result.matches.score[is_inlier])
+    return _captioned(canvas, result)
+
+
+def png_bytes(picture: UInt8) -> bytes:
+    """An RGB picture as PNG."""
+    buffer = io.BytesIO()
+    Pillow.fromarray(picture).save(buffer, format="PNG", compress_level=6)
+    return buffer.getvalue()
+
+
+def _is_drawn_as_inlier(result: MatchResult) -> NDArray[np.bool_]:
+    """Inliers, or every match when no geometry was asked for."""
+    if result.verification.kind == "none":
+        return np.ones(len(result.matches), np.bool_)
+    return result.verification.inliers
+
+
+def _panel(colour: UInt8, sent_size: tuple[int, int], left: int) -> _Panel:
+    rows, columns = colour.shape[:2]
+    scale = min(PANEL_HEIGHT / rows, MAX_PANEL_WIDTH / columns)
+    size = (max(1, round(columns * scale)), max(1, round(rows * scale)))
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    pixels = np.asarray(cv2.resize(colour, size, interpolation=method), np.uint8)
+    return _Panel(pixels, left, _HEADER, np.array(size) / np.array(sent_size))
+
+
+def _draw_rejected(canvas: UInt8, ends: NDArray[np.float64]) -> None:
+    """Rejected matches, faint; an even sample of them when there are many."""
+    step = max(1, -(-len(ends) // MAX_REJECTED_LINES))
+    layer = canvas.copy()
+    for start, end in _fixed_point(ends[::step]):
+        cv2.line(layer, start, end, REJECTED, 1, cv2.LINE_AA, _SHIFT)
+    cv2.addWeighted(layer, 0.35, canvas, 0.65, 0, dst=canvas)
+
+
+def _draw_inliers(canvas: UInt8, ends: NDArray[np.float64], scores: NDArray[np.float32]) -> None:
+    """Inliers, the strongest on top, coloured by their rank; dots for all, lines for the best."""
+    order = np.argsort(scores, kind="stable")
+    colours = _ramp(np.linspace(0, 1, len(order)) if len(order) > 1 else np.ones(len(order)))
+    points = _fixed_point(ends[order])
+    first_line = max(0, len(order) - MAX_INLIER_LINES)
+    layer = canvas.copy()
+    for (start, end), colour in zip(points[first_line:], colours[first_line:], strict=True):
+        cv2.line(layer, start, end, colour, 1, cv2.LINE_AA, _SHIFT)
+    cv2.addWeighted(layer, 0.75, canvas, 0.25, 0, dst=canvas)
+    radius = 2 << _SHIFT
+    for (start, end), colour in zip(points, colours, strict=True):
+        cv2.circle(canvas, start, radius, colour, -1, cv2.LINE_AA, _SHIFT)
+        cv2.circle(canvas, end, radius, colour, -1, cv2.LINE_AA, _SHIFT)
+
+
+def _fixed_point(ends: NDArray[np.float64]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    scaled = np.round(ends * (1 << _SHIFT)).astype(int).tolist()
+    return [((x0, y0), (x1, y1)) for (x0, y0), (x1, y1) in scaled]
+
+
+def _ramp(values: NDArray[np.float64]) -> list[tuple[int, int, int]]:
+    stops = np.linspace(0, 1, len(INLIER_RAMP))
+    channels = [np.interp(values, stops, channel) for channel in zip(*INLIER_RAMP, strict=True)]
+    return [(int(r), int(g), int(b)) for r, g, b in zip(*channels, strict=True)]
+
+
+def _captioned(canvas: UInt8, result: MatchResult) -> UInt8:
+    picture = Pillow.fromarray(canvas)
+    draw = ImageDraw.Draw(picture)
+    headline, detail = caption(result)
+    draw.text((_MARGIN, 9), headline, TEXT, ImageFont.load_default(18))
+    draw.text((_MARGIN, 33), detail, QUIET_TEXT, ImageFont.load_default(13))
+    return np.asarray(picture, np.uint8).copy()
+
+
+def caption(result: MatchResult) -> tuple[str, str]:
+    """The picture's two lines: what was found, and of how many."""
+    kind = result.verification.kind
+    counts = f"{len(result.features0)} and {len(result.features1)} keypoints"
+    if kind == "none":
+        return f"{len(result.matches)} matches", f"{result.model}   {counts}   not verified"
+    headline = f"{result.inlier_count} of {len(result.matches)} matches agree on one {kind}"
+    if kind == "fundamental":
+        headline += " matrix"
+    detail = f"{result.model}   {counts}   confidence {result.verification.confidence:.3f}"
+    return headline, detail

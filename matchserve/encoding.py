@@ -1,0 +1,163 @@
+"""Results and features as JSON, npz or plain dictionaries: one shape for files and for the wire.
+
+Coordinates are pixels of the sent image with the centre of the top-left pixel at (0, 0).
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from matchserve.errors import InvalidParameter
+from matchserve.matcher import read_file
+from matchserve.types import Features, Keypoints, MatchResult
+
+COORDINATES = "pixel_center_0"
+_DIGITS = 3
+
+
+def result_fields(result: MatchResult) -> dict[str, Any]:
+    """A match as a dictionary whose leaves are arrays, numbers and strings."""
+    verification = result.verification
+    geometry: dict[str, Any] = {
+        "kind": verification.kind,
+        "matrix": verification.matrix,
+        "inliers": result.inlier_count,
+        "confidence": verification.confidence,
+    }
+    if verification.pose is not None:
+        geometry["pose"] = verification.pose
+    return {
+        "model": result.model,
+        "coordinate_convention": COORDINATES,
+        "image0": size_fields(result.features0.size),
+        "image1": size_fields(result.features1.size),
+        "keypoints0": result.features0.keypoints.xy,
+        "keypoints1": result.features1.keypoints.xy,
+        "matches": result.matches.pairs,
+        "scores": result.matches.score,
+        "inliers": verification.inliers,
+        "geometry": geometry,
+        "timings_ms": {k: round(v, _DIGITS) for k, v in result.timings_ms.items()},
+    }
+
+
+def size_fields(size: tuple[int, int]) -> dict[str, int]:
+    """An image's size."""
+    return {"width": size[0], "height": size[1]}
+
+
+def result_json(result: MatchResult) -> bytes:
+    """A match as JSON."""
+    return to_json(result_fields(result))
+
+
+def to_json(fields: Any, *, indent: bool = False) -> bytes:
+    """Anything with arrays in it as JSON."""
+    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    return orjson.dumps(fields, option=option | (orjson.OPT_INDENT_2 if indent else 0))
+
+
+def result_npz(result: MatchResult) -> bytes:
+    """A match as an npz archive; read it with `numpy.load(..., allow_pickle=False)`."""
+    verification = result.verification
+    matrix = np.full((3, 3), np.nan) if verification.matrix is None else verification.matrix
+    arrays: dict[str, Any] = {
+        "model": np.array(result.model),
+        "coordinate_convention": np.array(COORDINATES),
+        "image_size0": np.array(result.features0.size),
+        "image_size1": np.array(result.features1.size),
+        "keypoints0": result.features0.keypoints.xy,
+        "keypoints1": result.features1.keypoints.xy,
+        "matches": result.matches.pairs,
+        "distances": result.matches.distance,
+        "scores": result.matches.score,
+        "inliers": verification.inliers,
+        "geometry_kind": np.array(verification.kind),
+        "geometry_matrix": matrix,
+        "geometry_confidence": np.array(verification.confidence),
+    }
+    return npz_bytes(arrays)
+
+
+def features_fields(features: Features) -> dict[str, Any]:
+    """Features as a dictionary: keypoints (N, 2), scales (sigma), orientations, scores, rows."""
+    keypoints = features.keypoints
+    return {
+        "model": features.model,
+        "coordinate_convention": COORDINATES,
+        "image_size": np.array(features.size),
+        "keypoints": keypoints.xy,
+        "scales": keypoints.sigma,
+        "orientations": keypoints.angle,
+        "scores": keypoints.score,
+        "descriptors": features.descriptors,
+    }
+
+
+def features_npz(features: Features) -> bytes:
+    """Features as an npz archive."""
+    return npz_bytes({k: np.asarray(v) for k, v in features_fields(features).items()})
+
+
+def features_from_npz(data: bytes) -> Features:
+    """Read what `features_npz` wrote.
+
+    Raises:
+        InvalidParameter: it is not such an archive, or its arrays do not fit together.
+    """
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            fields = {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidParameter("not an npz archive of plain arrays") from error
+    return features_from_fields(fields)
+
+
+def features_from_fields(fields: dict[str, Any]) -> Features:
+    """Features from a dictionary as `features_fields` makes it; scores and scales may be absent.
+
+    Raises:
+        InvalidParameter: a field is missing, or the arrays do not fit together.
+    """
+    try:
+        xy = np.asarray(fields["keypoints"], np.float32).reshape(-1, 2)
+        descriptors = np.asarray(fields["descriptors"])
+        width, height = (int(v) for v in np.asarray(fields["image_size"]).ravel())
+        model = str(fields["model"])
+        ones = np.ones(len(xy), np.float32)
+        keypoints = Keypoints(
+            xy,
+            np.asarray(fields.get("scales", ones), np.float32),
+            np.asarray(fields.get("orientations", 0 * ones), np.float32),
+            np.asarray(fields.get("scores", ones), np.float32),
+        )
+    except KeyError as error:
+        raise InvalidParameter(f"the features have no field {error.args[0]!r}") from error
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(f"the features are not arrays as expected: {error}") from error
+    if descriptors.dtype.kind not in "fu" or not np.isfinite(descriptors).all():
+        raise InvalidParameter("descriptors must be finite floats, or packed bits as uint8")
+    return Features(keypoints, descriptors, model, (width, height))
+
+
+def read_features(path: Path) -> Features:
+    """Features of a file that `matchserve describe` wrote.
+
+    Raises:
+        MissingInput: it cannot be read.
+        InvalidParameter: it is something else.
+    """
+    return features_from_npz(read_file(path))
+
+
+def npz_bytes(arrays: dict[str, Any]) -> bytes:
+    """Arrays as an npz archive in memory."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
