@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from matchserve.errors import (
     InferenceFailed,
     InvalidParameter,
+    MatchServeError,
     ModelCorrupt,
     ModelMismatch,
     ModelMissing,
@@ -22,9 +23,8 @@ from matchserve.hardware import available_cpus
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, read_card
 from matchserve.models.onnx_guard import refuse_external_data
 from matchserve.models.providers import (
-    import_onnxruntime,
-    requested_providers,
     running_provider,
+    start_session,
 )
 from matchserve.types import Image, Keypoints, UInt8
 from matchserve.vision.patches import crop
@@ -137,16 +137,10 @@ def _verified_bytes(directory: Path, name: str, expected: str | None) -> bytes:
 
 
 def _open_session(model: bytes, provider: str, threads: int, name: str) -> Any:
-    ort = import_onnxruntime()
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # failures reach us as exceptions or as another provider
-    # Threads that spin while they wait burn the cores that other requests need.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    providers = requested_providers(provider, ort.get_available_providers())
     try:
-        return ort.InferenceSession(model, options, providers=providers)
+        return start_session(model, provider, threads)
+    except MatchServeError:
+        raise
     except Exception as error:  # ONNX Runtime's own exception types are private
         raise ModelCorrupt(f"ONNX Runtime cannot load model {name!r}") from error
 

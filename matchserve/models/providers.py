@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -62,3 +63,31 @@ def running_provider(choice: str, running: Sequence[str]) -> str:
             "no usable device or driver was found"
         )
     return actual
+
+
+# The smallest ONNX graph that runs: one Relu. Starting it is the only honest test of a device.
+_PROBE_MODEL = base64.b64decode(
+    "CAcSADozCgwKAXgSAXkiBFJlbHUSAWdaDwoBeBIKCggIARIECgIIAWIPCgF5EgoKCAgBEgQKAggBQgQKABAN"
+)
+
+
+def start_session(model: bytes, choice: str, threads: int) -> Any:
+    """An ONNX Runtime session on the providers that `choice` stands for."""
+    ort = import_onnxruntime()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # failures reach us as exceptions or as another provider
+    # Threads that spin while they wait burn the cores that other requests need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    providers = requested_providers(choice, ort.get_available_providers())
+    return ort.InferenceSession(model, options, providers=providers)
+
+
+def probe(choice: ProviderChoice) -> str:
+    """The provider that really runs when `choice` is asked for.
+
+    Raises:
+        ProviderUnavailable: it cannot; the message says why.
+    """
+    return running_provider(choice, start_session(_PROBE_MODEL, choice, 1).get_providers())

@@ -1,0 +1,222 @@
+"""Times every stage beside its peer, in one process, interleaved, best of several.
+
+Timings on shared machines wander; ratios within one run do not. The peer is what most people use:
+OpenCV's SIFT with a brute-force matcher and a ratio test.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cv2
+import numpy as np
+
+from matchserve.matcher import Matcher
+from matchserve.models.handcrafted import SIFT_PATCH
+from matchserve.models.registry import load_descriptor
+from matchserve.types import Features, Image, Keypoints, PatchSpec, UInt8
+from matchserve.vision import geometry, matching
+from matchserve.vision.keypoints import DetectOptions, detect
+from matchserve.vision.patches import crop
+
+PEER = "OpenCV SIFT + BF ratio"
+
+
+@dataclass(slots=True)
+class Timing:
+    """Best CPU and wall milliseconds of a piece of work, over the rounds so far."""
+
+    cpu_ms: float = float("inf")
+    wall_ms: float = float("inf")
+
+    def add(self, work: Callable[[], Any]) -> Any:
+        """Run `work` once and remember it if it was faster; return what it returned."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = work()
+        self.cpu_ms = min(self.cpu_ms, 1e3 * (time.process_time() - cpu))
+        self.wall_ms = min(self.wall_ms, 1e3 * (time.perf_counter() - wall))
+        return result
+
+
+@dataclass(slots=True)
+class Report:
+    """Pipelines by name with their stages, and components beside what they replace."""
+
+    threads: int
+    keypoints: int
+    size: tuple[int, int]
+    rounds: int
+    pipelines: dict[str, dict[str, Timing]] = field(default_factory=dict)
+    components: dict[str, tuple[Timing, Timing]] = field(default_factory=dict)
+
+    def ratio(self, name: str) -> float:
+        """CPU time of a pipeline over the peer's."""
+        return self.pipelines[name]["total"].cpu_ms / self.pipelines[PEER]["total"].cpu_ms
+
+    def fields(self) -> dict[str, Any]:
+        """As a dictionary, for JSON."""
+        return {
+            "threads": self.threads,
+            "max_keypoints": self.keypoints,
+            "image_size": self.size,
+            "rounds": self.rounds,
+            "pipelines": {
+                name: {
+                    "cpu_ms": {stage: timing.cpu_ms for stage, timing in stages.items()},
+                    "wall_ms": {stage: timing.wall_ms for stage, timing in stages.items()},
+                    "ratio": self.ratio(name),
+                }
+                for name, stages in self.pipelines.items()
+            },
+            "components": {
+                name: {
+                    "cpu_ms": ours.cpu_ms,
+                    "peer_cpu_ms": peer.cpu_ms,
+                    "speedup": peer.cpu_ms / ours.cpu_ms,
+                }
+                for name, (ours, peer) in self.components.items()
+            },
+        }
+
+
+def run(
+    pair: tuple[Image, Image],
+    models: Sequence[str],
+    *,
+    keypoints: int = 2048,
+    threads: int = 1,
+    rounds: int = 5,
+) -> Report:
+    """Time each model's pipeline on `pair`, the peer's, and the parts that we own."""
+    report = Report(threads, keypoints, pair[0].size, rounds)
+    matchers = {name: Matcher(load_descriptor(name, threads=threads)) for name in models}
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(rounds):
+                _time_peer(report, pair, keypoints)
+                for name, matcher in matchers.items():
+                    _time_pipeline(report, name, matcher, pair)
+                _time_components(report, pair[0])
+        except BaseException as error:  # noqa: BLE001  raised again by the caller's thread
+            failures.append(error)
+
+    # The main thread's heap makes detection twice as slow, for the peer too: see `keypoints`.
+    with _library_threads(threads):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    if failures:
+        raise failures[0]
+    return report
+
+
+class _library_threads:  # noqa: N801  reads as a verb phrase in `with`
+    """Give OpenCV and FAISS a number of threads for a while."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __enter__(self) -> None:
+        faiss = matching.import_faiss()
+        self._before = (cv2.getNumThreads(), faiss.omp_get_max_threads())
+        cv2.setNumThreads(self._count)
+        faiss.omp_set_num_threads(self._count)
+
+    def __exit__(self, *exc: object) -> None:
+        cv2.setNumThreads(self._before[0])
+        matching.import_faiss().omp_set_num_threads(self._before[1])
+
+
+def _time_peer(report: Report, pair: tuple[Image, Image], keypoints: int) -> None:
+    stages = report.pipelines.setdefault(PEER, {"total": Timing()})
+
+    def pipeline() -> int:
+        sift = cv2.SIFT.create(nfeatures=keypoints)
+        (_, left), (_, right) = (sift.detectAndCompute(i.grey, None) for i in pair)
+        found = cv2.BFMatcher(cv2.NORM_L2).knnMatch(left, right, k=2)
+        return sum(m.distance < 0.8 * n.distance for m, n in found)
+
+    stages["total"].add(pipeline)
+
+
+def _time_pipeline(report: Report, name: str, matcher: Matcher, pair: tuple[Image, Image]) -> None:
+    stages = report.pipelines.setdefault(
+        name, {s: Timing() for s in ("detect", "describe", "match", "verify", "total")}
+    )
+    options = DetectOptions(max_keypoints=report.keypoints)
+
+    def pipeline() -> None:
+        found = stages["detect"].add(lambda: [detect(image, options) for image in pair])
+        left, right = stages["describe"].add(
+            lambda: [_describe(matcher, i, k) for i, k in zip(pair, found, strict=True)]
+        )
+        matches = stages["match"].add(lambda: matching.match(left, right))
+        points0 = left.keypoints.xy[matches.pairs[:, 0]]
+        points1 = right.keypoints.xy[matches.pairs[:, 1]]
+        sizes = (pair[0].size, pair[1].size)
+        stages["verify"].add(lambda: geometry.verify(points0, points1, sizes))
+
+    stages["total"].add(pipeline)
+
+
+def _describe(matcher: Matcher, image: Image, keypoints: Keypoints) -> Features:
+    rows = matcher.descriptor.describe(image, keypoints)
+    return Features(keypoints, rows, matcher.descriptor.card.name, image.size)
+
+
+def _time_components(report: Report, image: Image) -> None:
+    """Our crop against a loop of warpAffine, our mutual NN against two FAISS flat searches."""
+    keypoints = detect(image, DetectOptions(max_keypoints=report.keypoints))
+    ours, peer = report.components.setdefault("crop / warpAffine loop", (Timing(), Timing()))
+    ours.add(lambda: crop(image, keypoints, SIFT_PATCH))
+    peer.add(lambda: crop_by_loop(image, keypoints, SIFT_PATCH))
+    for count in (2048, 8192):
+        name = f"mutual NN / two FAISS searches, {count}x{count}"
+        ours, peer = report.components.setdefault(name, (Timing(), Timing()))
+        left, right = _random_rows(count, 0), _random_rows(count, 1)
+        ours.add(functools.partial(matching.mutual_nn, left, right))
+        peer.add(functools.partial(_two_searches, left, right))
+
+
+def crop_by_loop(image: Image, keypoints: Keypoints, spec: PatchSpec) -> UInt8:
+    """The same crops, one `cv2.warpAffine` each: the peer, and the oracle of the tests."""
+    centre = (spec.size - 1) / 2
+    pyramid: list[Any] = [np.asarray(image.grey)]
+    patches = np.empty((len(keypoints), 1, spec.size, spec.size), np.uint8)
+    for row, (x, y, sigma, angle) in enumerate(
+        zip(*keypoints.xy.T, keypoints.sigma, keypoints.angle, strict=True)
+    ):
+        step = float(sigma) * spec.magnification / spec.size
+        level = max(0, round(np.log2(step)))
+        while len(pyramid) <= level:
+            pyramid.append(cv2.pyrDown(pyramid[-1]))
+        cosine, sine = np.cos(angle), np.sin(angle)
+        turn = step / 2**level * np.array([[cosine, -sine], [sine, cosine]])
+        shift = np.array([x, y]) / 2**level - turn @ np.array([centre, centre])
+        patches[row, 0] = cv2.warpAffine(
+            pyramid[level],
+            np.column_stack([turn, shift]),
+            (spec.size, spec.size),
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+    return patches
+
+
+def _two_searches(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    faiss = matching.import_faiss()
+    _, forward = faiss.knn(left, right, 1, metric=faiss.METRIC_INNER_PRODUCT)
+    _, back = faiss.knn(right, left, 1, metric=faiss.METRIC_INNER_PRODUCT)
+    return np.flatnonzero(back[forward[:, 0], 0] == np.arange(len(left)))
+
+
+def _random_rows(count: int, seed: int) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(count, 128)).astype(np.float32)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))

@@ -1,0 +1,122 @@
+"""What this machine offers and what will really run on it."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from matchserve import hardware
+from matchserve.errors import MatchServeError, ModelError
+from matchserve.matcher import Matcher
+from matchserve.models.providers import import_onnxruntime, probe
+from matchserve.models.registry import DEFAULT_MODEL, list_models, load_descriptor
+from matchserve.test_pattern import generate_pair
+from matchserve.vision.matching import gpu_count, import_faiss
+
+# DoG keeps its whole pyramid in memory, in float: measured on images of 2 to 48 megapixels.
+DETECT_BYTES_PER_PIXEL = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report: `ok` is None for plain information."""
+
+    name: str
+    ok: bool | None
+    detail: str
+
+    def fields(self) -> dict[str, Any]:
+        """As a dictionary, for JSON."""
+        return {"name": self.name, "ok": self.ok, "detail": self.detail}
+
+
+def examine(models_dir: Path | None = None, provider: str = "auto") -> list[Check]:
+    """Look at processors, memory, libraries, devices and models, and run one real match."""
+    return [
+        _processors(),
+        _memory(),
+        Check("python", None, f"{platform.python_version()} on {platform.machine()}"),
+        Check("opencv", None, f"{cv2.__version__}, {cv2.getNumThreads()} threads"),
+        _faiss(),
+        _onnxruntime(),
+        _cuda(),
+        *_models(models_dir, provider),
+        _matching(models_dir, provider),
+    ]
+
+
+def _processors() -> Check:
+    quota = hardware.cgroup_cpu_quota()
+    limit = f", container quota {quota:g}" if quota else ""
+    return Check("processors", None, f"{hardware.available_cpus()} usable{limit}")
+
+
+def _memory() -> Check:
+    total = hardware.memory_limit_bytes()
+    largest = total / 2 / DETECT_BYTES_PER_PIXEL / 1e6
+    return Check("memory", None, f"{total / 1e9:.1f} GB; a pair of {largest:.0f} MP images fits")
+
+
+def _faiss() -> Check:
+    try:
+        faiss = import_faiss()
+    except MatchServeError as error:
+        return Check("faiss", ok=False, detail=error.message)
+    return Check("faiss", ok=True, detail=f"{faiss.__version__}, {gpu_count()} GPUs")
+
+
+def _onnxruntime() -> Check:
+    try:
+        ort = import_onnxruntime()
+    except MatchServeError as error:
+        return Check("onnxruntime", ok=False, detail=error.message)
+    available = ", ".join(ort.get_available_providers())
+    return Check("onnxruntime", ok=True, detail=f"{ort.__version__}, built for {available}")
+
+
+def _cuda() -> Check:
+    """Absent CUDA is a fact, not a fault."""
+    try:
+        return Check("cuda", ok=True, detail=f"{probe('cuda')} runs")
+    except MatchServeError as error:
+        return Check("cuda", None, f"absent: {error.message}")
+
+
+def _models(models_dir: Path | None, provider: str) -> list[Check]:
+    checks = []
+    for name, card in list_models(models_dir).items():
+        if isinstance(card, ModelError):
+            checks.append(Check(f"model {name}", ok=False, detail=card.message))
+            continue
+        try:
+            descriptor = load_descriptor(name, models_dir=models_dir, provider=provider)
+            detail = f"{card.dim}-d {card.kind}, runs on {descriptor.provider}"
+            checks.append(Check(f"model {name}", ok=True, detail=detail))
+        except MatchServeError as error:
+            checks.append(Check(f"model {name}", ok=False, detail=error.message))
+    return checks
+
+
+def _matching(models_dir: Path | None, provider: str) -> Check:
+    pattern0, pattern1, homography = generate_pair((640, 480), seed=1)
+    try:
+        matcher = Matcher(DEFAULT_MODEL, models_dir=models_dir, provider=provider)
+        start = time.perf_counter()
+        result = matcher.match(pattern0, pattern1)
+    except MatchServeError as error:
+        return Check("a match", ok=False, detail=error.message)
+    wall = time.perf_counter() - start
+    points0, points1 = result.points()
+    expected = cv2.perspectiveTransform(points0[None].astype(np.float64), homography)[0]
+    correct = int((np.linalg.norm(expected - points1, axis=1) < 3).sum())
+    detail = (
+        f"{result.model}: {correct} of {len(result.matches)} matches correct on a generated "
+        f"640x480 pair, {1e3 * wall:.0f} ms"
+    )
+    return Check("a match", ok=2 * correct > len(result.matches), detail=detail)

@@ -1,0 +1,1 @@
+"""What many requests share: places to run in, batches of patches, deadlines and a cache."""

@@ -1,0 +1,156 @@
+"""Who may run now, who may wait, and who is told to come back later.
+
+A place is taken by a request and weighted by its megapixels: memory grows with pixels (0.24 GB a
+megapixel while keypoints are found), so four small pairs may run where one large one may.
+Runs on the event loop only: no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from matchserve.errors import DeadlineExceeded, ImageTooLarge, Overloaded, ShuttingDown
+
+MIN_RETRY_S, MAX_RETRY_S = 1, 30
+# Waiting requests hold encoded images only, so more megapixels may wait than run.
+WAITING_SHARE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How many requests, and how many megapixels of images, run and wait at once."""
+
+    running: int
+    waiting: int
+    megapixels: float
+
+
+@dataclass(slots=True)
+class _Waiter:
+    granted: asyncio.Future[Place]
+    megapixels: float
+
+
+class Place:
+    """The right to run; give it back with `release`, once the work has really ended."""
+
+    def __init__(
+        self, megapixels: float, *, is_alone: bool, on_release: Callable[[Place], None]
+    ) -> None:
+        self.megapixels = megapixels
+        self.is_alone = is_alone
+        """Nobody else ran or waited when this was granted: all cores may be used."""
+        self._on_release: Callable[[Place], None] | None = on_release
+
+    def release(self) -> None:
+        """Give the place back; a second call does nothing."""
+        on_release, self._on_release = self._on_release, None
+        if on_release:
+            on_release(self)
+
+
+class Admission:
+    """First come, first served; refuses at once what cannot be served soon."""
+
+    def __init__(self, places: Places, clock: Callable[[], float] = time.monotonic) -> None:
+        self.places = places
+        self._clock = clock
+        self._running: dict[Place, float] = {}
+        self._waiters: deque[_Waiter] = deque()
+        self._service_s = 1.0
+        self._is_closed = False
+
+    @property
+    def running(self) -> int:
+        """Requests that run now."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait now."""
+        return len(self._waiters)
+
+    def close(self) -> None:
+        """Take nothing new; what was taken is still served."""
+        self._is_closed = True
+
+    async def enter(self, megapixels: float, timeout_s: float) -> Place:
+        """Wait for a place.
+
+        Raises:
+            ImageTooLarge: the images would not fit even alone.
+            Overloaded: every place to wait in is taken.
+            DeadlineExceeded: none became free in time.
+            ShuttingDown: the service is draining.
+        """
+        self._refuse(megapixels)
+        if not self._waiters and self._fits(megapixels):
+            return self._grant(megapixels)
+        if len(self._waiters) >= self.places.waiting or self._is_full(megapixels):
+            raise Overloaded(
+                f"{self.running} requests run and {self.waiting} wait; try again later",
+                limit=self.places.running + self.places.waiting,
+                value=self.running + self.waiting,
+                retry_after_s=self.retry_after_s(),
+            )
+        waiter = _Waiter(asyncio.get_running_loop().create_future(), megapixels)
+        self._waiters.append(waiter)
+        try:
+            return await asyncio.wait_for(asyncio.shield(waiter.granted), timeout_s)
+        except TimeoutError as error:
+            self._leave(waiter)
+            raise DeadlineExceeded("no place became free in time", limit=timeout_s) from error
+        except asyncio.CancelledError:
+            self._leave(waiter)
+            raise
+
+    def retry_after_s(self) -> int:
+        """When a place is likely to be free, from how long requests have taken lately."""
+        expected = self._service_s * (self.waiting + 1) / self.places.running
+        return int(min(MAX_RETRY_S, max(MIN_RETRY_S, math.ceil(expected))))
+
+    def _refuse(self, megapixels: float) -> None:
+        if self._is_closed:
+            raise ShuttingDown("the service is shutting down", retry_after_s=MIN_RETRY_S)
+        if megapixels > self.places.megapixels:
+            raise ImageTooLarge(
+                f"{megapixels:.1f} working megapixels, at most {self.places.megapixels:.1f} fit "
+                "in memory here; send a smaller max_side",
+                limit=self.places.megapixels,
+                value=megapixels,
+            )
+
+    def _fits(self, megapixels: float) -> bool:
+        used = sum(place.megapixels for place in self._running)
+        return (
+            len(self._running) < self.places.running and used + megapixels <= self.places.megapixels
+        )
+
+    def _is_full(self, megapixels: float) -> bool:
+        waiting = sum(waiter.megapixels for waiter in self._waiters)
+        return waiting + megapixels > WAITING_SHARE * self.places.megapixels
+
+    def _grant(self, megapixels: float) -> Place:
+        is_alone = not self._running and not self._waiters
+        place = Place(megapixels, is_alone=is_alone, on_release=self._released)
+        self._running[place] = self._clock()
+        return place
+
+    def _released(self, place: Place) -> None:
+        self._service_s += 0.1 * (self._clock() - self._running.pop(place) - self._service_s)
+        # Strictly in order: a large pair at the head is not overtaken for ever by small ones.
+        while self._waiters and self._fits(self._waiters[0].megapixels):
+            waiter = self._waiters.popleft()
+            waiter.granted.set_result(self._grant(waiter.megapixels))
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """Forget a waiter; if its place was granted in the same instant, pass it on."""
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+        elif waiter.granted.done() and not waiter.granted.cancelled():
+            waiter.granted.result().release()

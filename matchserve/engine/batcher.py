@@ -1,0 +1,213 @@
+"""Patches of many requests share one inference.
+
+Each lane is one thread that runs the model single-threaded on the next batch. Many requests fill
+each other's batches; a lone request is cut into batches that all lanes work on, so it gets every
+core without any thread more than there are cores.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve.engine.deadline import Clock, Deadline
+from matchserve.engine.patch_queue import Job, PatchQueue, Slice
+from matchserve.errors import DeadlineExceeded, InferenceFailed, MatchServeError, ShuttingDown
+from matchserve.types import UInt8
+
+Describe = Callable[[UInt8], NDArray[Any]]
+
+MAX_FAILURES, FAILURE_WINDOW_S = 3, 30.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """How batches are made and when a lane is given up."""
+
+    lanes: int = 2
+    max_patches: int = 64
+    stuck_s: float = 20.0
+
+
+class _Lane:
+    """One worker thread's state; a stale lane's results are thrown away."""
+
+    def __init__(self) -> None:
+        self.batch: Sequence[Slice] = ()
+        self.busy_since: float | None = None
+        self.is_stale = False
+
+
+class Batcher:
+    """Describes patches of any number of callers, in batches, on a few threads."""
+
+    def __init__(
+        self,
+        make: Callable[[], Describe],
+        policy: BatchPolicy | None = None,
+        *,
+        clock: Clock = time.monotonic,
+        on_batch: Callable[[int, int], None] = lambda _patches, _jobs: None,
+    ) -> None:
+        """Start the lanes; `make` opens the model, now and again after repeated failures."""
+        self.policy = policy or BatchPolicy()
+        self._make = make
+        self._describe = make()
+        self._clock = clock
+        self._on_batch = on_batch
+        self._queue = PatchQueue()
+        self._changed = threading.Condition()
+        self._failures: deque[float] = deque(maxlen=MAX_FAILURES)
+        self._is_closed = False
+        self.rebuilds = 0
+        self._lanes: list[_Lane] = []
+        for _ in range(self.policy.lanes):
+            self._start_lane()
+
+    @property
+    def depth(self) -> int:
+        """Patches that wait for a lane."""
+        with self._changed:
+            return self._queue.depth
+
+    def submit(self, patches: UInt8, deadline: Deadline) -> NDArray[Any]:
+        """Describe patches, (N, 1, S, S) with N of at least 1; blocks.
+
+        Raises:
+            InferenceFailed: the model failed on a batch that held some of these patches.
+            DeadlineExceeded: no answer in time.
+            ClientDeparted: the client hung up meanwhile.
+            ShuttingDown: the batcher was closed.
+        """
+        return self.wait(self.enqueue(patches, deadline))
+
+    def enqueue(self, patches: UInt8, deadline: Deadline) -> Job:
+        """Queue patches; `wait` for the job's rows."""
+        deadline.check()
+        job = Job(patches, deadline)
+        with self._changed:
+            if self._is_closed:
+                raise ShuttingDown("the service is shutting down")
+            self._queue.put(job)
+            self._changed.notify_all()
+        return job
+
+    def wait(self, job: Job) -> NDArray[Any]:
+        """The rows of a queued job, or its error."""
+        while not job.settled.wait(min(0.25, job.deadline.remaining_s())):
+            if job.deadline.is_over:
+                self._replace_stuck_lanes()
+                job.deadline.check()
+                raise DeadlineExceeded("the model did not answer in time")
+        if job.error:
+            raise job.error
+        if job.rows is None:
+            raise InferenceFailed("the model gave no rows")
+        return job.rows
+
+    def close(self) -> None:
+        """End the lanes; what still waits is refused."""
+        with self._changed:
+            self._is_closed = True
+            waiting = self._queue.take(self._queue.depth)
+            self._queue.fail(waiting, ShuttingDown("the service is shutting down"))
+            self._changed.notify_all()
+
+    def _start_lane(self) -> None:
+        lane = _Lane()
+        self._lanes.append(lane)
+        threading.Thread(
+            target=self._work, args=(lane,), name="matchserve-lane", daemon=True
+        ).start()
+
+    def _work(self, lane: _Lane) -> None:
+        while batch := self._next_batch(lane):
+            try:
+                patches = np.concatenate([part.patches for part in batch])
+                rows = self._describe(patches)
+                if len(rows) != len(patches):
+                    raise InferenceFailed("the model gave another number of rows than patches")
+            except MatchServeError as error:
+                self._settle(lane, error=error)
+            except Exception as error:  # noqa: BLE001  a lane must outlive whatever a model raises
+                _log.exception("a model raised")
+                failure = InferenceFailed("the model failed while running")
+                failure.__cause__ = error
+                self._settle(lane, error=failure)
+            else:
+                self._settle(lane, rows=rows)
+
+    def _next_batch(self, lane: _Lane) -> Sequence[Slice]:
+        """Block until there is something to do; nothing when the lane shall end."""
+        with self._changed:
+            while not lane.is_stale and not self._is_closed:
+                lane.batch = self._queue.take(self.policy.max_patches)
+                if lane.batch:
+                    lane.busy_since = self._clock()
+                    self._on_batch(
+                        sum(part.stop - part.start for part in lane.batch), len(lane.batch)
+                    )
+                    return lane.batch
+                self._changed.wait()
+        return ()
+
+    def _settle(
+        self, lane: _Lane, *, rows: NDArray[Any] | None = None, error: Exception | None = None
+    ) -> None:
+        with self._changed:
+            if not lane.is_stale:
+                if error:
+                    self._queue.fail(lane.batch, error)
+                elif rows is not None:
+                    self._queue.finish(lane.batch, rows)
+            lane.batch, lane.busy_since = (), None
+        if isinstance(error, InferenceFailed):
+            self._count_failure()
+
+    def _count_failure(self) -> None:
+        """Open the model anew when it failed three times within half a minute."""
+        now = self._clock()
+        with self._changed:
+            self._failures.append(now)
+            is_due = (
+                len(self._failures) == MAX_FAILURES and now - self._failures[0] <= FAILURE_WINDOW_S
+            )
+            if is_due:
+                self._failures.clear()
+        if is_due:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        try:
+            self._describe = self._make()
+        except MatchServeError:
+            _log.exception("the model could not be opened anew")
+        else:
+            self.rebuilds += 1
+            _log.warning("the model was opened anew after repeated failures")
+
+    def _replace_stuck_lanes(self) -> None:
+        """Give up on lanes whose model does not come back, so that others are served."""
+        with self._changed:
+            for lane in [lane for lane in self._lanes if self._is_stuck(lane)]:
+                _log.error("a model did not answer for %g s; its lane is replaced",
+                           self.policy.stuck_s)  # fmt: skip
+                lane.is_stale = True
+                self._lanes.remove(lane)
+                self._queue.fail(lane.batch, InferenceFailed("the model did not answer"))
+                self._start_lane()
+
+    def _is_stuck(self, lane: _Lane) -> bool:
+        return (
+            lane.busy_since is not None and self._clock() - lane.busy_since >= self.policy.stuck_s
+        )

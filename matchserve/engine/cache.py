@@ -1,0 +1,68 @@
+"""Features of images seen lately, by content: the same image sent again is not described again."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from matchserve.types import Features
+
+
+class FeatureCache:
+    """The most recently used features, within a number of bytes; safe for many threads."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.hits = 0
+        self.misses = 0
+        self._entries: OrderedDict[Hashable, Features] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of all features held."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable) -> Features | None:
+        """The features stored under `key`, which become the most recently used."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                self.misses += 1
+                return None
+            self.hits += 1
+            self._entries.move_to_end(key)
+            return found
+
+    def put(self, key: Hashable, features: Features) -> None:
+        """Store features and forget the least recently used until the bytes fit."""
+        size = features_bytes(features)
+        if size > self.max_bytes:
+            return
+        with self._lock:
+            replaced = self._entries.pop(key, None)
+            if replaced is not None:
+                self._bytes -= features_bytes(replaced)
+            self._entries[key] = features
+            self._bytes += size
+            while self._bytes > self.max_bytes:
+                _, oldest = self._entries.popitem(last=False)
+                self._bytes -= features_bytes(oldest)
+
+
+def features_bytes(features: Features) -> int:
+    """Bytes of the arrays of one described image."""
+    keypoints = features.keypoints
+    arrays = (keypoints.xy, keypoints.sigma, keypoints.angle, keypoints.score, features.descriptors)
+    return sum(array.nbytes for array in arrays)
+
+
+def content_key(data: bytes, *rest: Hashable) -> Hashable:
+    """A key that only the same bytes, described the same way, have."""
+    return (hashlib.sha256(data).digest(), *rest)
