@@ -65,21 +65,18 @@ def test_header_length_does_not_depend_on_the_count() -> None:
     assert len(_header(0, 32)) == len(_header(10**12, 32))
 
 
-def test_writer_leaves_nothing_when_it_fails(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ZeroDivisionError),
-        StoreWriter(  # noqa: PT012
-            tmp_path / "s", SPEC, made_by="t"
-        ) as w,
-    ):
-        w.add_class(np.zeros((2, 8, 8), np.uint8), scene="a", images=["x", "y"])
+def fail_after_one_class(path: Path) -> None:
+    with StoreWriter(path, SPEC, made_by="t") as writer:
+        writer.add_class(np.zeros((2, 8, 8), np.uint8), scene="a", images=["x", "y"])
         raise ZeroDivisionError
+
+
+def test_writer_leaves_nothing_when_it_fails(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        fail_after_one_class(tmp_path / "s")
     assert list(tmp_path.iterdir()) == []
-    with (
-        pytest.raises(DataError, match="nothing to write"),
-        StoreWriter(tmp_path / "s", SPEC, made_by="t"),
-    ):
-        pass
+    with pytest.raises(DataError, match="nothing to write"):
+        StoreWriter(tmp_path / "s", SPEC, made_by="t").finish()
     assert list(tmp_path.iterdir()) == []
 
 

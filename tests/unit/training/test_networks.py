@@ -1,0 +1,107 @@
+import pytest
+import torch
+
+from training.networks import NETWORKS, NetworkOptions, build_network
+from training.networks.cost import mac_count, parameter_count
+from training.networks.layers import BatchNorm, FilterResponseNorm, Standardise, ThresholdedLinear
+
+
+def net(name: str, **changes):
+    torch.manual_seed(0)
+    return build_network(NetworkOptions(name, **changes), 32).eval()
+
+
+def patches(count: int = 6, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(count, 1, 8, 8, generator=generator) * 200
+    return torch.nn.functional.interpolate(coarse, size=32, mode="bilinear") + 20
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "parameters", "mmac"),
+    [
+        ("l2net", {}, 1_334_560, 39.09),
+        ("l2net", {"dim": 256, "head": "binary"}, 2_383_136, 40.14),
+        ("l2net", {"width": 0.75}, None, 22.2),
+        ("l2net", {"width": 0.5}, None, 10.1),
+        ("hynet", {}, 1_336_355, 39.09),
+        ("residual", {"head": "linear"}, 1_173_952, 226.8),
+        ("patchify48", {}, 435_456, 3.10),
+        ("patchify64", {}, 635_904, 7.67),
+        ("compact48", {}, 462_736, 4.92),
+        ("compact64", {}, 649_304, 8.64),
+        ("slim", {}, 191_120, 4.89),
+    ],
+)
+def test_costs(name: str, changes: dict, parameters: int | None, mmac: float) -> None:
+    built = net(name, **changes)
+    if parameters is not None:
+        assert parameter_count(built) == parameters
+    digits = 1 if mmac in (22.2, 10.1, 226.8) else 2
+    assert round(mac_count(built) / 1e6, digits) == mmac
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("head", ["unit", "binary", "linear"])
+def test_heads(name: str, head: str) -> None:
+    built = net(name, head=head, width=0.25, dim=16)
+    out = built(patches())
+    assert out.shape == (6, 16)
+    features = built.features(patches())
+    if head == "unit":
+        torch.testing.assert_close(out.norm(dim=1), torch.ones(6))
+        torch.testing.assert_close(out, features / features.norm(dim=1, keepdim=True))
+    else:
+        torch.testing.assert_close(out, features.tanh() if head == "binary" else features)
+
+
+@torch.no_grad()
+def test_gain_and_offset_invariance() -> None:
+    x = patches()
+    hardnet, frn = net("l2net"), net("hynet")
+    torch.testing.assert_close(hardnet(3 * x), hardnet(x), atol=1e-4, rtol=0)
+    torch.testing.assert_close(hardnet(x + 10), hardnet(x), atol=1e-4, rtol=0)
+    torch.testing.assert_close(frn(3 * x), frn(x), atol=1e-4, rtol=0)
+    assert float((frn(x + 10) - frn(x)).abs().max()) > 1e-3
+
+
+def test_standardise_is_detached_and_exact_on_constant_patches() -> None:
+    x = patches().requires_grad_()
+    out = Standardise()(x)
+    torch.testing.assert_close(out.mean((1, 2, 3)), torch.zeros(6), atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.std((1, 2, 3)), torch.ones(6))
+    assert Standardise()(torch.full((1, 1, 32, 32), 200.0)).abs().max() == 0
+
+
+def test_frn_and_tlu() -> None:
+    x = torch.randn(2, 3, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    frn = FilterResponseNorm(3).double()
+    expected = x / (x.square().mean((2, 3), keepdim=True) + 1e-6).sqrt()
+    torch.testing.assert_close(frn(x), expected)
+    assert not any("eps" in name for name, _ in frn.named_parameters())
+    assert torch.autograd.gradcheck(frn, (x.clone().requires_grad_(),))
+    tlu = ThresholdedLinear(3).double()
+    torch.testing.assert_close(tlu(x), x.clamp_min(-1))
+    tlu(x).sum().backward()
+    assert float(tlu.tau.grad.sum()) == float((x <= -1).sum())
+
+
+def test_batch_norm_has_no_parameters_and_torchs_behaviour() -> None:
+    x = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    ours, reference = BatchNorm(3), torch.nn.BatchNorm2d(3, affine=False)
+    torch.testing.assert_close(ours(x), reference(x))
+    assert list(ours.parameters()) == []
+
+
+def test_orthogonal_initialisation() -> None:
+    conv = next(m for m in net("l2net").modules() if isinstance(m, torch.nn.Conv2d))
+    flat = conv.weight.flatten(1)
+    torch.testing.assert_close(flat.T @ flat, 0.36 * torch.eye(9), atol=1e-5, rtol=0)
+
+
+def test_residual_keeps_sizes_with_even_kernels() -> None:
+    built = net("residual", head="linear", width=0.25)
+    x = torch.zeros(1, 8, 32, 32)
+    assert built.trunk[3](x).shape == (1, 8, 32, 32)
+    same = built.trunk[4]
+    assert same[0].padding == (2, 3, 2, 3)

@@ -1,0 +1,149 @@
+"""The CDF-based dynamic soft margin (Zhang and Rusinkiewicz, ICCV 2019).
+
+Each triplet's d+ - d- is weighted (Eq. 4) by its rank among recent triplets (Eq. 5): the cumulative
+distribution of d+ - d-, held as a moving histogram into which samples fall by linear allocation.
+The weight is a constant for the gradient. Variants build the distribution from d+, from
+d-, or assume a normal one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from training.losses import weighted_mean
+from training.methods.contract import LossOutput, Pairs
+from training.methods.triplets import mine
+from training.mining import Mining
+from training.networks.layers import Head
+
+Distribution = Literal["difference", "positive", "negative", "gaussian"]
+
+# Where d+ - d-, and a single distance, can lie.
+_RANGES: dict[Distribution, tuple[float, float]] = {
+    "difference": (-2.0, 2.0),
+    "gaussian": (-2.0, 2.0),
+    "positive": (0.0, 2.0),
+    "negative": (0.0, 2.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CdfOptions:
+    """`[loss]` of the dynamic soft margin.
+
+    `bins` is the number of histogram nodes, 0 for half the batch but at least 64; `momentum` the
+    share of the newest batch. `threshold` is a distance, in bits for binary codes.
+    """
+
+    name: str = "cdf"
+    bins: int = 0
+    momentum: float = 0.1
+    distribution: Distribution = "difference"
+    mining: Mining = "row_column"
+    threshold: float = 0.008
+    threshold_bits: float = 2.0
+
+
+def allocate(values: Tensor, nodes: int, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Spread `values` linearly on their two nearest of `nodes` from `low` to `high`.
+
+    Returns the histogram, sum 1, and the lower node of each value. In double precision: a value
+    near a node must not change sides with the arithmetic.
+    """
+    position = (values.detach().double() - low) * ((nodes - 1) / (high - low))
+    position = position.clamp(0, nodes - 1)
+    lower = position.floor().long()
+    upper_share = position - lower
+    histogram = torch.zeros(nodes, dtype=torch.float64, device=values.device)
+    histogram.index_add_(0, lower, 1.0 - upper_share)
+    histogram.index_add_(0, (lower + 1).clamp_max(nodes - 1), upper_share)
+    return histogram / (histogram.sum() + 1e-6), lower
+
+
+class MovingHistogram(nn.Module):
+    """A histogram that forgets; the first batch replaces it entirely."""
+
+    histogram: Tensor
+    seen: Tensor
+
+    def __init__(self, nodes: int, low: float, high: float, momentum: float) -> None:
+        super().__init__()
+        self.low, self.high, self.momentum = low, high, momentum
+        self.register_buffer("histogram", torch.zeros(nodes, dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+
+    @torch.no_grad()
+    def rank(self, values: Tensor) -> Tensor:
+        """Take `values` in, then return the CDF at the lower node of each, 0..1."""
+        batch, lower = allocate(values, len(self.histogram), self.low, self.high)
+        self.histogram.lerp_(batch, self.momentum if bool(self.seen) else 1.0)
+        self.seen.fill_(value=True)
+        cumulative = torch.cumsum(self.histogram / self.histogram.sum(), 0)
+        return cumulative[lower].to(values.dtype)
+
+
+class MovingGaussian(nn.Module):
+    """Moving mean and (population) variance, for the variant that assumes a normal distribution."""
+
+    moments: Tensor
+    seen: Tensor
+
+    def __init__(self, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("moments", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+
+    @torch.no_grad()
+    def rank(self, values: Tensor) -> Tensor:
+        """Take `values` in, then return the normal CDF at each."""
+        exact = values.detach().double()
+        batch = torch.stack([exact.mean(), exact.var(unbiased=False)])
+        self.moments.lerp_(batch, self.momentum if bool(self.seen) else 1.0)
+        self.seen.fill_(value=True)
+        mean, variance = self.moments
+        scaled = (exact - mean) / variance.sqrt().clamp_min(1e-12)
+        share: Tensor = torch.special.ndtr(scaled)
+        return share.to(values.dtype)
+
+
+class DynamicSoftMargin(nn.Module):
+    """mean(CDF(x) x), x = d+ - d-; remembers the distribution of x."""
+
+    def __init__(self, options: CdfOptions, head: Head, batch: int) -> None:
+        super().__init__()
+        self.options, self.head = options, head
+        nodes = options.bins or max(64, batch // 2)
+        self.distribution: MovingHistogram | MovingGaussian
+        if options.distribution == "gaussian":
+            self.distribution = MovingGaussian(options.momentum)
+        else:
+            low, high = _RANGES[options.distribution]
+            self.distribution = MovingHistogram(nodes, low, high, options.momentum)
+
+    def forward(self, pairs: Pairs) -> LossOutput:
+        """Return the weighted mean of d+ - d-."""
+        threshold = self.options.threshold_bits if self.head == "binary" else self.options.threshold
+        mined = mine(pairs, head=self.head, mining=self.options.mining, threshold=threshold)
+        weights = self.weights(mined.hard_positive, mined.hard_negative)
+        values = weights * (mined.positive - mined.negative)
+        scalars = {"weight/mean": weights.mean(), "weight/max": weights.max()}
+        loss = weighted_mean(values, pairs.weights)
+        return LossOutput(loss, mined.hard_positive, mined.hard_negative, scalars)
+
+    def weights(self, positive: Tensor, negative: Tensor) -> Tensor:
+        """Weights of triplets with these distances; larger for harder ones."""
+        if self.options.distribution == "positive":
+            return self.distribution.rank(positive)
+        if self.options.distribution == "negative":
+            return 1.0 - self.distribution.rank(negative)
+        return self.distribution.rank(positive - negative)
+
+
+def build(options: CdfOptions, head: Head, batch: int) -> DynamicSoftMargin:
+    """Build the loss for batches of `batch` pairs."""
+    return DynamicSoftMargin(options, head, batch)

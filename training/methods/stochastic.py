@@ -1,0 +1,115 @@
+"""The stochastic Siamese and Triplet losses (Serajeh et al.), and their plain counterparts.
+
+Siamese (Eq. 5, 6): (d+ - m+ + th)^2 + (d- - (m+ + m) + th')^2. Triplet (Eq. 7, its sign corrected):
+((d+ + th)^2 - (d- + th')^2 + m)^2. th and th' are +theta or -theta, drawn per pair and step.
+Distances are Euclidean between outputs as they are, negatives are random, one for each positive.
+The noise leaves the Siamese gradient unbiased; the triplet's it does not, whatever the paper says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from training.losses import (
+    contrastive,
+    row_distance,
+    siamese,
+    square_triplet,
+    squared_hinge,
+    weighted_mean,
+)
+from training.methods.contract import LossOutput, Pairs
+from training.mining import random_partners
+from training.networks.layers import Head
+
+
+@dataclass(frozen=True, slots=True)
+class SiameseOptions:
+    """`[loss]` of the stochastic Siamese loss; `theta = 0` is the plain squared one."""
+
+    name: str = "stochastic_siamese"
+    theta: float = 2.0
+    positive_margin: float = 1.0
+    margin: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TripletOptions:
+    """`[loss]` of the stochastic triplet loss; `theta = 0` is the plain squared one."""
+
+    name: str = "stochastic_triplet"
+    theta: float = 0.15
+    margin: float = 1.0
+    shared_draw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContrastiveOptions:
+    """`[loss]` of the contrastive loss."""
+
+    name: str = "contrastive"
+    margin: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTripletOptions:
+    """`[loss]` of the hinge of squared distances on random negatives."""
+
+    name: str = "plain_triplet"
+    margin: float = 1.0
+
+
+def draw_signs(count: int, theta: float, generator: torch.Generator, *, shared: bool) -> Tensor:
+    """Draw (2, count) values of +theta or -theta; `shared` uses one draw for both rows."""
+    drawn = torch.randint(0, 2, (1 if shared else 2, count), generator=generator)
+    return (theta * (2.0 * drawn - 1.0)).expand(2, count)
+
+
+class RandomNegatives(nn.Module):
+    """A loss of Serajeh's family; remembers nothing."""
+
+    def __init__(
+        self, options: SiameseOptions | TripletOptions | ContrastiveOptions | PlainTripletOptions
+    ) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, pairs: Pairs) -> LossOutput:
+        """Return the batch mean of the loss on each pair and a random negative of it."""
+        partner = random_partners(len(pairs), pairs.generator).to(pairs.anchors.device)
+        positive = row_distance(pairs.anchors, pairs.positives)
+        negative = row_distance(pairs.anchors, pairs.positives[partner])
+        values = self._values(positive, negative, pairs.generator)
+        loss = weighted_mean(values, pairs.weights)
+        return LossOutput(loss, positive.detach(), negative.detach())
+
+    def _values(self, positive: Tensor, negative: Tensor, generator: torch.Generator) -> Tensor:
+        options = self.options
+        if isinstance(options, ContrastiveOptions):
+            return contrastive(positive, negative, margin=options.margin)
+        if isinstance(options, PlainTripletOptions):
+            return squared_hinge(positive, negative, margin=options.margin)
+        shared = isinstance(options, TripletOptions) and options.shared_draw
+        noise = draw_signs(len(positive), options.theta, generator, shared=shared).to(positive)
+        if isinstance(options, TripletOptions):
+            return square_triplet(positive, negative, margin=options.margin, noise=noise)
+        return siamese(
+            positive,
+            negative,
+            positive_margin=options.positive_margin,
+            margin=options.margin,
+            noise=noise,
+        )
+
+
+def build(
+    options: SiameseOptions | TripletOptions | ContrastiveOptions | PlainTripletOptions,
+    head: Head,
+    batch: int,
+) -> RandomNegatives:
+    """Build the loss; `head` and `batch` change nothing here."""
+    del head, batch
+    return RandomNegatives(options)

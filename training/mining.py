@@ -1,0 +1,110 @@
+"""Hard negatives: for each pair of a batch, the most similar descriptor of another pair.
+
+Two flavours. `row_column` (HardNet, dynamic soft margin) looks at the other positives and the other
+anchors across: s(a_i, p_j) and s(a_j, p_i). `all_four` (SOSNet, HyNet, SDGM) also compares anchors
+with anchors and positives with positives.
+
+Candidates at or above a ceiling of similarity are discarded, because two classes of a batch may
+be one physical point. A pair that loses every candidate so takes its *least* similar one, which
+is finite and harmless; without that an arc cosine would be NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Mining = Literal["row_column", "all_four"]
+
+# Subtracted from a discarded candidate: larger than any difference of cosines.
+_DISCARD = 10.0
+
+
+def ceiling_from_distance(distance: float) -> float:
+    """Return the similarity of unit vectors that are `distance` apart."""
+    return 1.0 - distance * distance / 2.0
+
+
+def ceiling_from_angle(angle: float) -> float:
+    """Return the similarity of unit vectors at `angle` radians."""
+    return math.cos(angle)
+
+
+def hardest_similarity(
+    anchors: Tensor, positives: Tensor, *, mining: Mining, ceiling: float
+) -> Tensor:
+    """Return the similarity of each pair's hardest negative, (N,), differentiable.
+
+    `anchors` and `positives` are unit rows (N, D). Gradients reach the two descriptors that
+    realise each negative, whichever they are.
+    """
+    across = _without_diagonal(anchors @ positives.T)
+    if mining == "row_column":
+        return torch.maximum(_hardest(across, ceiling), _hardest(across.T, ceiling))
+    within = torch.maximum(
+        _without_diagonal(anchors @ anchors.T), _without_diagonal(positives @ positives.T)
+    )
+    return _hardest(torch.maximum(torch.maximum(across, across.T), within), ceiling)
+
+
+def _without_diagonal(similarity: Tensor) -> Tensor:
+    return similarity - _DISCARD * torch.eye(len(similarity), device=similarity.device)
+
+
+def _hardest(candidates: Tensor, ceiling: float) -> Tensor:
+    allowed = candidates.detach() < ceiling
+    best = torch.where(allowed, candidates, candidates - _DISCARD).amax(1)
+    # Below -1 nothing was allowed but the diagonal: fall back to the least similar candidate.
+    on_diagonal = torch.eye(len(candidates), dtype=torch.bool, device=candidates.device)
+    easiest = candidates.masked_fill(on_diagonal, _DISCARD).amin(1)
+    return torch.where(best.detach() < -2.0, easiest, best)
+
+
+class CodeTriplets(NamedTuple):
+    """Indices of the mined triplets of binary codes into the rows [anchors; positives]."""
+
+    anchor: Tensor
+    positive: Tensor
+    negative: Tensor
+
+
+def hamming(left: Tensor, right: Tensor) -> Tensor:
+    """Hamming distances of rows of -1/+1 codes, (N, M)."""
+    return (left.shape[1] - left @ right.T) / 2
+
+
+def signs(codes: Tensor) -> Tensor:
+    """Hard codes of soft ones: +1 above zero, -1 elsewhere; no gradient."""
+    return torch.where(codes.detach() > 0, 1.0, -1.0).to(codes.dtype)
+
+
+def hardest_codes(anchors: Tensor, positives: Tensor, *, minimum_bits: float) -> CodeTriplets:
+    """Mine hard codes (N, K) by Hamming distance, as the dynamic soft margin does.
+
+    The side is chosen per pair: where another anchor is nearer to p_i than any other positive is
+    to a_i, the triplet is (p_i, a_i, a_j), else (a_i, p_i, p_j). Candidates nearer than
+    `minimum_bits` are discarded.
+    """
+    pairs = len(anchors)
+    distance = hamming(anchors, positives)
+    far = float(anchors.shape[1] + 1)
+    own = torch.eye(pairs, dtype=torch.bool, device=anchors.device)
+    distance = distance.masked_fill(own | (distance < minimum_bits), far)
+    by_row, row_choice = distance.min(1)
+    by_column, column_choice = distance.min(0)
+    index = torch.arange(pairs, device=anchors.device)
+    from_positive = by_column < by_row
+    return CodeTriplets(
+        anchor=torch.where(from_positive, index + pairs, index),
+        positive=torch.where(from_positive, index, index + pairs),
+        negative=torch.where(from_positive, column_choice, row_choice + pairs),
+    )
+
+
+def random_partners(count: int, generator: torch.Generator) -> Tensor:
+    """For each of `count` pairs another one, at random: a cyclic shift, so never itself."""
+    shift = int(torch.randint(1, count, (1,), generator=generator))
+    return (torch.arange(count) + shift) % count

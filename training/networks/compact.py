@@ -1,0 +1,91 @@
+"""Networks for CPUs: few, dense, small maps.
+
+On a CPU the arithmetic is the cost and dense 3 x 3 convolutions on 8 x 8 maps run near the speed
+of matrix products, so the stem goes to 8 x 8 quickly: in one step by patches ("patchify") or in
+two by strides, which sees overlapping neighbourhoods for little more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Protocol
+
+from torch import nn
+
+from training.networks.l2net import last_layers
+from training.networks.layers import (
+    DescriptorNet,
+    Head,
+    Standardise,
+    conv_norm_relu,
+    orthogonal_,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """One convolution with normalisation and ReLU."""
+
+    channels: int
+    kernel: int = 3
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A compact network: its convolutions, then a pooling by `pool`, then the last layers."""
+
+    convs: tuple[Conv, ...]
+    pool: int = 1
+
+
+SHAPES: Mapping[str, Shape] = MappingProxyType(
+    {
+        # 3.10 MMAC
+        "patchify48": Shape((Conv(48, 4, 4), *[Conv(48)] * 2)),
+        # 7.67 MMAC
+        "patchify64": Shape((Conv(64, 4, 4), *[Conv(64)] * 3)),
+        # 4.92 MMAC
+        "compact48": Shape((Conv(16, 5, 2), Conv(48, 3, 2), *[Conv(48)] * 3)),
+        # 8.64 MMAC
+        "compact64": Shape((Conv(24, 5, 2), Conv(64, 3, 2), *[Conv(64)] * 3)),
+        # 4.89 MMAC
+        "slim": Shape((Conv(16, 3, 2), Conv(32), Conv(64, 3, 2), Conv(64)), pool=2),
+    }
+)
+
+
+class Builder(Protocol):
+    """Builds a network of one architecture."""
+
+    def __call__(
+        self, *, dim: int, head: Head, width: float, dropout: float, patch_size: int = 32
+    ) -> DescriptorNet:
+        """Return a freshly initialised network."""
+        ...
+
+
+def compact(
+    shape: Shape, *, dim: int, head: Head, width: float, dropout: float, patch_size: int = 32
+) -> DescriptorNet:
+    """Build a network of `shape`; `width` multiplies all channels but the last."""
+    layers: list[nn.Module] = [Standardise()]
+    channels, side = 1, patch_size
+    for conv in shape.convs:
+        out = round(conv.channels * width)
+        layers += conv_norm_relu(channels, out, conv.kernel, conv.stride)
+        channels, side = out, side // conv.stride
+    if shape.pool > 1:
+        layers.append(nn.AvgPool2d(shape.pool))
+    layers += last_layers(channels, dim, side // shape.pool, dropout)
+    net = DescriptorNet(nn.Sequential(*layers), dim=dim, head=head, patch_size=patch_size)
+    orthogonal_(net)
+    return net
+
+
+def builders() -> dict[str, Builder]:
+    """Return a builder for each shape."""
+    return {name: partial(compact, shape) for name, shape in SHAPES.items()}

@@ -1,0 +1,64 @@
+"""L2-Net, the trunk of HardNet, of the dynamic soft margin and of AdaSample; and HyNet's variant.
+
+Both are seven convolutions, 32-32-64-64-128-128 channels and a full-size last one. L2-Net
+standardises its patches and normalises by batch; HyNet normalises each map by its own power (FRN)
+with a learned threshold (TLU) in the place of ReLU, also on the raw patch.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from training.networks.layers import (
+    BatchNorm,
+    DescriptorNet,
+    FilterResponseNorm,
+    Head,
+    Scale,
+    Standardise,
+    ThresholdedLinear,
+    conv_norm_relu,
+    orthogonal_,
+)
+
+_CHANNELS = (32, 32, 64, 64, 128, 128)
+_STRIDES = (1, 1, 2, 1, 2, 1)
+
+
+def l2net(
+    *, dim: int, head: Head, width: float, dropout: float, patch_size: int = 32
+) -> DescriptorNet:
+    """Build L2-Net; `width` multiplies all channels but the last."""
+    layers: list[nn.Module] = [Standardise()]
+    channels = 1
+    for wide, stride in zip(_CHANNELS, _STRIDES, strict=True):
+        layers += conv_norm_relu(channels, round(wide * width), 3, stride)
+        channels = round(wide * width)
+    layers += last_layers(channels, dim, patch_size // 4, dropout)
+    net = DescriptorNet(nn.Sequential(*layers), dim=dim, head=head, patch_size=patch_size)
+    orthogonal_(net)
+    return net
+
+
+def hynet(
+    *, dim: int, head: Head, width: float, dropout: float, patch_size: int = 32
+) -> DescriptorNet:
+    """Build HyNet's FRN network, also SDGMNet's; initialised as torch initialises convolutions."""
+    layers: list[nn.Module] = [Scale(), FilterResponseNorm(1), ThresholdedLinear(1)]
+    channels = 1
+    for wide, stride in zip(_CHANNELS, _STRIDES, strict=True):
+        out = round(wide * width)
+        layers += [
+            nn.Conv2d(channels, out, 3, stride, 1),
+            FilterResponseNorm(out),
+            ThresholdedLinear(out),
+        ]
+        channels = out
+    layers += last_layers(channels, dim, patch_size // 4, dropout)
+    return DescriptorNet(nn.Sequential(*layers), dim=dim, head=head, patch_size=patch_size)
+
+
+def last_layers(channels: int, dim: int, side: int, dropout: float) -> list[nn.Module]:
+    """Return dropout, the convolution that spans the map, and its batch normalisation."""
+    conv = nn.Conv2d(channels, dim, side, bias=False)
+    return [nn.Dropout(dropout), conv, BatchNorm(dim)]

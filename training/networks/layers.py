@@ -1,0 +1,137 @@
+"""Layers shared by the networks, and the shape every descriptor network has."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from training import distributed
+
+Head = Literal["unit", "binary", "linear"]
+
+
+class DescriptorNet(nn.Module):
+    """Patches (N, 1, S, S), 0..255 of any dtype, to descriptors (N, dim).
+
+    `features` are what the last layer gives; `forward` puts the head on them: unit rows, soft
+    codes in (-1, 1) whose signs are the bits, or the features as they are.
+    """
+
+    def __init__(self, trunk: nn.Sequential, *, dim: int, head: Head, patch_size: int) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.dim, self.head, self.patch_size = dim, head, patch_size
+
+    def features(self, patches: Tensor) -> Tensor:
+        """Return the outputs before the head, (N, dim)."""
+        output: Tensor = self.trunk(patches.to(torch.get_default_dtype()))
+        return output.flatten(1)
+
+    def apply_head(self, features: Tensor) -> Tensor:
+        """Turn features into descriptors."""
+        if self.head == "unit":
+            return functional.normalize(features, dim=1, eps=1e-12)
+        return torch.tanh(features) if self.head == "binary" else features
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Return the descriptors of `patches`."""
+        return self.apply_head(self.features(patches))
+
+
+class Standardise(nn.Module):
+    """Each patch to mean 0 and standard deviation 1 (n - 1); no gradient through the statistics."""
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Standardise (N, 1, S, S)."""
+        count = patches.shape[-1] * patches.shape[-2]
+        with torch.no_grad():
+            mean = patches.mean((1, 2, 3), keepdim=True)
+            centred = patches - mean
+            variance = (centred * centred).sum((1, 2, 3), keepdim=True) / (count - 1)
+        return centred / (variance.sqrt() + 1e-7)
+
+
+class Scale(nn.Module):
+    """Grey levels 0..255 to 0..1."""
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Divide by 255."""
+        return patches / 255.0
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Batch normalisation without affine parameters; statistics over the batch of all ranks."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, affine=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Normalise (N, C, H, W) per channel."""
+        if self.training and distributed.world_size() > 1:
+            return self._over_ranks(rows)
+        return super().forward(rows)
+
+    def _over_ranks(self, rows: Tensor) -> Tensor:
+        # torch's SyncBatchNorm needs CUDA; two sums do the same on any backend.
+        count = rows.numel() // rows.shape[1] * distributed.world_size()
+        mean = distributed.sum_over_ranks(rows.sum((0, 2, 3))) / count
+        centred = rows - mean[:, None, None]
+        variance = distributed.sum_over_ranks((centred * centred).sum((0, 2, 3))) / count
+        running_mean, running_var = self.running_mean, self.running_var
+        if running_mean is not None and running_var is not None:
+            rate = self.momentum or 0.0
+            with torch.no_grad():
+                running_mean.lerp_(mean, rate)
+                running_var.lerp_(variance * count / (count - 1), rate)
+        return centred * torch.rsqrt(variance + self.eps)[:, None, None]
+
+
+class FilterResponseNorm(nn.Module):
+    """FRN: divide by the root mean square over the map, per sample and channel; then scale, shift.
+
+    Epsilon is fixed, as in HyNet's code: the learnable variant exists there and is off.
+    """
+
+    def __init__(self, channels: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(1, channels, 1, 1))
+        self.beta = nn.Parameter(torch.zeros(1, channels, 1, 1))
+        self.eps = eps
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Normalise (N, C, H, W)."""
+        power = (maps * maps).mean((2, 3), keepdim=True)
+        return self.gamma * (maps * torch.rsqrt(power + self.eps)) + self.beta
+
+
+class ThresholdedLinear(nn.Module):
+    """TLU: max(x, tau) with one learnable tau per channel, starting at -1."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.tau = nn.Parameter(torch.full((1, channels, 1, 1), -1.0))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Clip (N, C, H, W) from below."""
+        return torch.maximum(maps, self.tau)
+
+
+def conv_norm_relu(
+    channels_in: int, channels_out: int, kernel: int, stride: int
+) -> list[nn.Module]:
+    """Return convolution without bias, batch normalisation, ReLU."""
+    padding = kernel // 2 if stride < kernel else 0
+    conv = nn.Conv2d(channels_in, channels_out, kernel, stride, padding, bias=False)
+    return [conv, BatchNorm(channels_out), nn.ReLU(inplace=True)]
+
+
+def orthogonal_(net: nn.Module, gain: float = 0.6) -> None:
+    """Initialise every convolution orthogonally, as L2-Net and HardNet do."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.orthogonal_(module.weight, gain)
+            if module.bias is not None:
+                nn.init.constant_(module.bias, 0.01)
