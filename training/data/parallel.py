@@ -1,0 +1,67 @@
+"""Work spread over processes, with a progress bar where somebody looks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+
+import cv2
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from matchserve.hardware import available_cpus
+from matchserve.vision.matching import import_faiss
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_processes(
+    work: Callable[[Item], Result], items: Sequence[Item], *, workers: int | None, label: str
+) -> Iterator[Result]:
+    """Yield `work(item)` in the order of `items`, one thread in each of `workers` processes.
+
+    `work` and the items cross a process border: a module-level function and plain data.
+    """
+    count = min(workers or available_cpus(), max(1, len(items)))
+    if count == 1:
+        yield from progress(map(work, items), total=len(items), label=label)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context, initializer=one_thread) as pool:
+        yield from progress(pool.map(work, items), total=len(items), label=label)
+
+
+def progress(items: Iterable[Result], *, total: int, label: str) -> Iterator[Result]:
+    """Yield `items`, drawing a bar on standard error if it is a terminal."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(label, total=total)
+        for item in items:
+            yield item
+            bar.advance(task)
+
+
+def one_thread() -> None:
+    """Keep this process to one thread: its siblings have the other cores."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    cv2.setNumThreads(1)
+    import_faiss().omp_set_num_threads(1)
