@@ -85,23 +85,32 @@ class Matcher:
             features0, features1 = (side.result() for side in sides)
         return self._match(features0, features1, options, clock)
 
-    def features(self, image: ImageSource, options: Options = DEFAULT_OPTIONS) -> Features:
-        """Keypoints and descriptors of one image.
+    def features(
+        self,
+        image: ImageSource,
+        options: Options = DEFAULT_OPTIONS,
+        clock: StageClock | None = None,
+    ) -> Features:
+        """Keypoints and descriptors of one image; `clock` takes the time of each stage.
 
         Raises:
             ImageError: it cannot be used.
         """
-        return self._features(image, options, StageClock())
+        return self._features(image, options, clock or StageClock())
 
     def match_features(
-        self, features0: Features, features1: Features, options: Options = DEFAULT_OPTIONS
+        self,
+        features0: Features,
+        features1: Features,
+        options: Options = DEFAULT_OPTIONS,
+        clock: StageClock | None = None,
     ) -> MatchResult:
         """Match two images that were described before.
 
         Raises:
             FeatureMismatch: by different models.
         """
-        return self._match(features0, features1, options, StageClock())
+        return self._match(features0, features1, options, clock or StageClock())
 
     def load(self, source: ImageSource, options: Options = DEFAULT_OPTIONS) -> Image:
         """Decode an image as `match` would.

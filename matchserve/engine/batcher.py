@@ -95,6 +95,7 @@ class Batcher:
         """Queue patches; `wait` for the job's rows."""
         deadline.check()
         job = Job(patches, deadline)
+        job.queued_at = self._clock()
         with self._changed:
             if self._is_closed:
                 raise ShuttingDown("the service is shutting down")
@@ -153,13 +154,16 @@ class Batcher:
             while not lane.is_stale and not self._is_closed:
                 lane.batch = self._queue.take(self.policy.max_patches)
                 if lane.batch:
-                    lane.busy_since = self._clock()
-                    self._on_batch(
-                        sum(part.stop - part.start for part in lane.batch), len(lane.batch)
-                    )
+                    self._note_start(lane)
                     return lane.batch
                 self._changed.wait()
         return ()
+
+    def _note_start(self, lane: _Lane) -> None:
+        now = lane.busy_since = self._clock()
+        for part in lane.batch:
+            part.job.started_at = part.job.started_at or now
+        self._on_batch(sum(part.stop - part.start for part in lane.batch), len(lane.batch))
 
     def _settle(
         self, lane: _Lane, *, rows: NDArray[Any] | None = None, error: Exception | None = None

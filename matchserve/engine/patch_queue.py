@@ -28,7 +28,8 @@ class Job:
         self.rows: NDArray[Any] | None = None
         self.error: Exception | None = None
         self.settled = threading.Event()
-        self.started = threading.Event()
+        self.queued_at = 0.0
+        self.started_at: float | None = None
         self.taken = 0
         self.returned = 0
 
@@ -78,7 +79,6 @@ class PatchQueue:
                 continue
             count = min(room, job.untaken)
             batch.append(Slice(job, job.taken, job.taken + count))
-            job.started.set()
             job.taken += count
             room -= count
             if not job.untaken:

@@ -1,0 +1,133 @@
+"""Places are bounded in number and in megapixels, and always come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matchserve.engine.admission import Admission, Place, Places
+from matchserve.errors import DeadlineExceeded, ImageTooLarge, Overloaded, ShuttingDown
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(coroutine)
+
+
+def test_a_lone_request_is_told_that_it_is_alone() -> None:
+    async def body() -> None:
+        admission = Admission(Places(running=2, waiting=2, megapixels=10))
+        first = await admission.enter(1, 1)
+        second = await admission.enter(1, 1)
+        assert (first.is_alone, second.is_alone) == (True, False)
+
+    run(body())
+
+
+def test_full_places_refuse_at_once_with_a_time_to_come_back() -> None:
+    async def body() -> None:
+        admission = Admission(Places(running=1, waiting=1, megapixels=10))
+        first = await admission.enter(1, 1)
+        waiter = asyncio.create_task(admission.enter(1, 5))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as refusal:
+            await admission.enter(1, 1)
+        assert refusal.value.retry_after_s is not None
+        assert 1 <= refusal.value.retry_after_s <= 30
+        assert refusal.value.status == 429
+        first.release()
+        (await waiter).release()
+        assert (admission.running, admission.waiting) == (0, 0)
+
+    run(body())
+
+
+def test_large_images_run_alone_and_too_large_ones_never() -> None:
+    async def body() -> None:
+        admission = Admission(Places(running=4, waiting=4, megapixels=10))
+        big = await admission.enter(9, 1)
+        other = asyncio.create_task(admission.enter(2, 5))
+        small = asyncio.create_task(admission.enter(0.5, 5))
+        await asyncio.sleep(0)
+        assert admission.waiting == 2  # the small one does not overtake
+        big.release()
+        await asyncio.gather(other, small)
+        with pytest.raises(ImageTooLarge) as refusal:
+            await admission.enter(10.5, 1)
+        assert (refusal.value.limit, refusal.value.value) == (10, 10.5)
+
+    run(body())
+
+
+def test_waiting_ends_with_the_deadline() -> None:
+    async def body() -> None:
+        admission = Admission(Places(running=1, waiting=1, megapixels=10))
+        place = await admission.enter(1, 1)
+        with pytest.raises(DeadlineExceeded):
+            await admission.enter(1, 0.01)
+        assert admission.waiting == 0
+        place.release()
+        place.release()
+        assert admission.running == 0
+
+    run(body())
+
+
+def test_a_closed_admission_refuses_and_serves_who_was_taken() -> None:
+    async def body() -> None:
+        admission = Admission(Places(running=1, waiting=1, megapixels=10))
+        place = await admission.enter(1, 1)
+        waiter = asyncio.create_task(admission.enter(1, 5))
+        await asyncio.sleep(0)
+        admission.close()
+        with pytest.raises(ShuttingDown):
+            await admission.enter(1, 1)
+        place.release()
+        (await waiter).release()
+
+    run(body())
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    requests=st.lists(
+        st.tuples(st.floats(0.1, 8.0), st.integers(0, 4), st.booleans()), min_size=1, max_size=30
+    )
+)
+def test_no_interleaving_leaks_a_place(requests: list[tuple[float, int, bool]]) -> None:
+    async def body() -> None:
+        places = Places(running=3, waiting=6, megapixels=8)
+        admission = Admission(places)
+        held: list[Place] = []
+
+        async def one(megapixels: float, turns: int) -> None:
+            try:
+                place = await admission.enter(megapixels, 10)
+            except Overloaded:
+                return
+            held.append(place)
+            assert len(held) <= places.running
+            assert sum(p.megapixels for p in held) <= places.megapixels
+            try:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            finally:
+                held.remove(place)
+                place.release()
+
+        tasks = []
+        for megapixels, turns, is_cancelled in requests:
+            tasks.append(asyncio.create_task(one(megapixels, turns)))
+            await asyncio.sleep(0)
+            if is_cancelled:
+                tasks[-1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        failures = [t.exception() for t in tasks if not t.cancelled() and t.exception()]
+        assert not failures
+        assert (admission.running, admission.waiting) == (0, 0)
+
+    run(body())
