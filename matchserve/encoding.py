@@ -15,9 +15,11 @@ import orjson
 
 from matchserve.errors import InvalidParameter
 from matchserve.matcher import read_file
-from matchserve.types import Features, Keypoints, MatchResult
+from matchserve.types import Features, Keypoints, MatchResult, Verification
 
 COORDINATES = "pixel_center_0"
+# One agreement by chance in a thousand unrelated pairs.
+SAME_SCENE_CONFIDENCE = 0.999
 _DIGITS = 3
 
 
@@ -43,8 +45,16 @@ def result_fields(result: MatchResult) -> dict[str, Any]:
         "scores": result.matches.score,
         "inliers": verification.inliers,
         "geometry": geometry,
+        "same_scene": same_scene(verification),
         "timings_ms": {k: round(v, _DIGITS) for k, v in result.timings_ms.items()},
     }
+
+
+def same_scene(verification: Verification) -> bool | None:
+    """Whether the geometry cannot be chance; None when none was asked for."""
+    if verification.kind == "none":
+        return None
+    return verification.confidence >= SAME_SCENE_CONFIDENCE
 
 
 def size_fields(size: tuple[int, int]) -> dict[str, int]:

@@ -180,6 +180,10 @@ class Verification:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inliers", _frozen(self.inliers, np.bool_, (None,), "inliers"))
+        for name, shape in (("matrix", (3, 3)), ("pose", (3, 4))):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _frozen(value, np.float64, shape, name))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -50,7 +50,7 @@ class HandcraftedDescriptor:
         size = self.card.patch.size
         if patches.shape[1:] != (1, size, size):
             raise InvalidParameter(
-                f"patches have shape {patches.shape}, not (N, 1, {size}, {size})"
+                f"patches are {patches.shape}, not (N, 1, {size}, {size})"
             )
         sigma = np.float32(size / self.card.patch.magnification)
         middle = Keypoints(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import cv2
@@ -52,10 +53,13 @@ def decode(
         ImageError: whatever is wrong with the bytes, as one of its subclasses.
     """
     _check_bytes(data, limits)
-    with _typed_errors(), _open(data) as picture:
+    with _typed_errors(limits), _open(data) as picture:
         check_size(picture.size, limits)
+        _check_sums(data, picture)
+        grey = _to_grey(picture)
+        # After the pixels: Pillow reads a PNG's pixels to find its EXIF, and would hide a failure.
         turn = _exif_turn(picture) if exif == "apply" else 1
-        grey = _upright(_to_grey(picture), turn)
+        grey = _upright(grey, turn)
     return from_array(grey, max_side=max_side, limits=limits)
 
 
@@ -72,15 +76,34 @@ def decode_colour(
         ImageError: whatever is wrong with the bytes, as one of its subclasses.
     """
     _check_bytes(data, limits)
-    with _typed_errors(), _open(data) as picture:
+    with _typed_errors(limits), _open(data) as picture:
         check_size(picture.size, limits)
-        turn = _exif_turn(picture) if exif == "apply" else 1
         if picture.mode in _SIXTEEN_BIT_MODES:
             rgb = np.repeat(_to_grey(picture)[:, :, None], 3, axis=2)
         else:
             picture.thumbnail((max_side, max_side))
             rgb = np.array(_on_white(picture.convert("RGBA")), np.uint8)
+        turn = _exif_turn(picture) if exif == "apply" else 1
     return np.ascontiguousarray(_reduced(_upright(rgb, turn), max_side))
+
+
+def read_size(
+    data: bytes | bytearray | memoryview,
+    *,
+    formats: tuple[str, ...] = FORMATS,
+    limits: Limits = DEFAULT_LIMITS,
+) -> tuple[int, int]:
+    """The stored size (width, height) of an image that may be decoded, from its header alone.
+
+    Raises:
+        ImageError: it is of another format than `formats`, or out of the limits.
+    """
+    _check_bytes(data, limits)
+    with _typed_errors(limits), _open(data) as picture:
+        if picture.format not in formats:
+            raise UnsupportedFormat(f"not a {', '.join(formats)} image")
+        check_size(picture.size, limits)
+        return picture.size
 
 
 def from_array(
@@ -98,8 +121,10 @@ def from_array(
     size = (array.shape[1], array.shape[0])
     check_size(size, limits)
     eight_bit = (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
-    grey = cv2.cvtColor(eight_bit, cv2.COLOR_RGB2GRAY) if array.ndim == 3 else eight_bit
-    return Image(_reduced(np.asarray(grey, np.uint8), max_side), size)
+    if eight_bit.ndim == 3:
+        # Pillow, not OpenCV: their greys differ by rounding, and a file must equal its array.
+        eight_bit = np.array(Pillow.fromarray(eight_bit).convert("L"), np.uint8)
+    return Image(_reduced(eight_bit, max_side), size)
 
 
 def check_size(size: tuple[int, int], limits: Limits) -> None:
@@ -143,7 +168,7 @@ def _check_bytes(data: bytes | bytearray | memoryview, limits: Limits) -> None:
 
 
 @contextlib.contextmanager
-def _typed_errors() -> Any:
+def _typed_errors(limits: Limits) -> Iterator[None]:
     """Turn whatever Pillow's plugins raise into one of our image errors."""
     try:
         yield
@@ -152,7 +177,10 @@ def _typed_errors() -> Any:
     except UnidentifiedImageError as error:
         raise UnsupportedFormat(f"not a {', '.join(FORMATS)} image") from error
     except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
-        raise ImageTooLarge("the image declares more pixels than are allowed") from error
+        raise ImageTooLarge(
+            f"the image declares more than the allowed {limits.max_pixels / 1e6:.1f} megapixels",
+            limit=limits.max_pixels,
+        ) from error
     except MemoryError as error:
         raise ImageTooLarge("the image does not fit in memory") from error
     except Exception as error:  # plugins let SyntaxError, ValueError, struct.error out
@@ -171,6 +199,13 @@ def _open(data: bytes | bytearray | memoryview) -> ImageFile.ImageFile:
         raise
     except OSError as error:
         raise CorruptImage(f"the image's header is damaged: {_first_line(error)}") from error
+
+
+def _check_sums(data: bytes | bytearray | memoryview, picture: ImageFile.ImageFile) -> None:
+    """Check a PNG's checksums, which decoding alone does not."""
+    if picture.format == "PNG":
+        with _open(data) as again:
+            again.verify()
 
 
 def _exif_turn(picture: ImageFile.ImageFile) -> int:

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import math
+
+import cv2
+import numpy as np
+import pytest
+
+from matchserve.errors import InvalidParameter
+from matchserve.types import Float64, VerifyKind
+from matchserve.vision.geometry import Camera, VerifyOptions, chance_confidence, verify
+
+SIZES = ((800, 600), (800, 600))
+CAMERA = Camera(700, 700, 399.5, 299.5)
+
+
+def planar(
+    count: int = 200, outliers: int = 100, seed: int = 0
+) -> tuple[Float64, Float64, Float64]:
+    """Points under a homography, a third of them wrong."""
+    rng = np.random.default_rng(seed)
+    homography = np.array([[0.9, -0.2, 60], [0.15, 1.05, -30], [1e-4, -5e-5, 1.0]])
+    first = rng.uniform((50, 50), (750, 550), (count + outliers, 2))
+    second = cv2.perspectiveTransform(first[None], homography)[0]
+    second += rng.normal(0, 0.3, second.shape)
+    second[count:] = rng.uniform((0, 0), (800, 600), (outliers, 2))
+    return first, second, homography
+
+
+def spatial(count: int = 200, outliers: int = 100) -> tuple[Float64, Float64, Float64, Float64]:
+    """Points in space seen by two cameras: image points, rotation, unit translation."""
+    rng = np.random.default_rng(1)
+    points = rng.uniform((-2, -1.5, 4), (2, 1.5, 9), (count + outliers, 3))
+    rotation, _ = cv2.Rodrigues(np.array([0.05, -0.2, 0.1]))
+    translation = np.array([0.8, 0.1, 0.2])
+    k = CAMERA.matrix
+
+    def project(xyz: Float64) -> Float64:
+        uvw = xyz @ k.T
+        return np.asarray(uvw[:, :2] / uvw[:, 2:])
+
+    first, second = project(points), project(points @ rotation.T + translation)
+    second += rng.normal(0, 0.3, second.shape)
+    second[count:] = rng.uniform((0, 0), (800, 600), (outliers, 2))
+    return first, second, np.asarray(rotation), translation / np.linalg.norm(translation)
+
+
+def test_homography_is_found() -> None:
+    first, second, truth = planar()
+    found = verify(first, second, SIZES, VerifyOptions("homography"))
+    assert found.matrix is not None
+    corners = np.array([[[0.0, 0.0], [799, 0], [799, 599], [0, 599]]])
+    gap = cv2.perspectiveTransform(corners, found.matrix) - cv2.perspectiveTransform(corners, truth)
+    assert np.abs(gap).max() < 1.0
+    assert found.inliers[:200].mean() > 0.97
+    assert found.inliers[200:].mean() < 0.03
+    assert found.confidence > 0.999
+
+
+def test_fundamental_matrix_is_found() -> None:
+    first, second, _, _ = spatial()
+    found = verify(first, second, SIZES, VerifyOptions("fundamental"))
+    assert found.matrix is not None
+    assert np.linalg.matrix_rank(found.matrix, tol=1e-6) == 2
+    assert found.inliers[:200].mean() > 0.95
+    assert found.confidence > 0.999
+
+
+def test_relative_pose_is_found() -> None:
+    first, second, rotation, translation = spatial()
+    options = VerifyOptions("pose", threshold_px=1.5, cameras=(CAMERA, CAMERA))
+    found = verify(first, second, SIZES, options)
+    assert found.pose is not None
+    assert found.matrix is not None
+    cosine = (np.trace(found.pose[:, :3] @ rotation.T) - 1) / 2
+    assert math.degrees(math.acos(min(1.0, cosine))) < 0.5
+    assert math.degrees(math.acos(min(1.0, float(found.pose[:, 3] @ translation)))) < 2.0
+    x0 = np.column_stack([first[:200], np.ones(200)]) @ np.linalg.inv(CAMERA.matrix).T
+    x1 = np.column_stack([second[:200], np.ones(200)]) @ np.linalg.inv(CAMERA.matrix).T
+    assert np.abs(np.einsum("ni,ij,nj->n", x1, found.matrix, x0)).mean() < 1e-2
+
+
+@pytest.mark.parametrize("kind", ["homography", "fundamental", "pose"])
+def test_the_same_points_give_the_same_answer(kind: VerifyKind) -> None:
+    first, second, _ = planar()
+    options = VerifyOptions(kind, cameras=(CAMERA, CAMERA))
+    answers = [verify(first, second, SIZES, options) for _ in range(3)]
+    for answer in answers[1:]:
+        np.testing.assert_array_equal(answer.inliers, answers[0].inliers)
+        np.testing.assert_array_equal(np.asarray(answer.matrix), np.asarray(answers[0].matrix))
+
+
+@pytest.mark.parametrize("kind", ["none", "homography", "fundamental", "pose"])
+@pytest.mark.parametrize("count", range(10))
+def test_too_few_points_are_an_answer(kind: VerifyKind, count: int) -> None:
+    first, second, _ = planar()
+    options = VerifyOptions(kind, cameras=(CAMERA, CAMERA))
+    found = verify(first[:count], second[:count], SIZES, options)
+    assert found.inliers.shape == (count,)
+    if count <= 4:
+        assert found.matrix is None
+        assert found.confidence == 0.0
+
+
+DEGENERATE = {
+    "all equal": np.full((40, 2), 100.0),
+    "one line": np.column_stack([np.arange(40) * 5.0, np.arange(40) * 2.0]),
+    "two places": np.tile([[10.0, 10.0], [500.0, 300.0]], (20, 1)),
+    "not a number": np.full((40, 2), np.nan),
+    "infinite": np.full((40, 2), np.inf),
+    "huge": np.random.default_rng(0).uniform(-1e30, 1e30, (40, 2)),
+    "some not a number": np.where(
+        np.arange(80).reshape(40, 2) % 7 == 0, np.nan, np.arange(80).reshape(40, 2) * 3.7
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["homography", "fundamental", "pose"])
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_degenerate_points_are_an_answer(kind: VerifyKind, name: str) -> None:
+    points = DEGENERATE[name]
+    options = VerifyOptions(kind, cameras=(CAMERA, CAMERA))
+    for other in (points, np.random.default_rng(1).uniform(0, 600, (40, 2))):
+        found = verify(points, other, SIZES, options)
+        assert found.inliers.shape == (40,)
+        assert 0.0 <= found.confidence <= 1.0
+
+
+@pytest.mark.parametrize("kind", ["homography", "fundamental"])
+def test_unrelated_points_have_no_confidence(kind: VerifyKind) -> None:
+    rng = np.random.default_rng(3)
+    confident = 0
+    for _ in range(20):
+        first, second = rng.uniform((0, 0), (800, 600), (2, 300, 2))
+        confident += verify(first, second, SIZES, VerifyOptions(kind)).confidence > 0.5
+    assert confident <= 1
+
+
+def test_confidence_grows_with_inliers() -> None:
+    values = [chance_confidence(300, k, 4, 1e-4) for k in range(4, 60)]
+    assert values[0] == 0.0
+    assert values == sorted(values)
+    assert values[-1] > 0.999999
+    assert chance_confidence(300, 20, 7, 0.9) == 0.0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: VerifyOptions("affine"),  # type: ignore[arg-type]
+        lambda: VerifyOptions(threshold_px=0.0),
+        lambda: VerifyOptions(threshold_px=1e9),
+        lambda: VerifyOptions(threshold_px=float("nan")),
+        lambda: VerifyOptions("pose"),
+        lambda: Camera(0, 1, 0, 0),
+        lambda: Camera(1, 1, math.inf, 0),
+    ],
+)
+def test_senseless_options_are_refused(make: object) -> None:
+    with pytest.raises(InvalidParameter):
+        make()  # type: ignore[operator]

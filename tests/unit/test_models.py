@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from matchserve.errors import InvalidParameter, ModelError, ProviderUnavailable, UnknownModel
+from matchserve.models import providers, registry
+from matchserve.models.card import CARD_FILE, ModelCard, is_model_name, read_card
+from matchserve.models.handcrafted import HandcraftedDescriptor
+from matchserve.models.registry import list_models, load_descriptor, shipped_models_dir
+from matchserve.types import PatchSpec, UInt8
+from matchserve.vision.decode import from_array
+from matchserve.vision.keypoints import DetectOptions, detect, to_opencv
+from matchserve.vision.patches import crop
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("choice", "available", "expected"),
+    [
+        ("auto", [CPU], [CPU]),
+        ("auto", ["AzureExecutionProvider", CPU], [CPU]),
+        ("auto", ["TensorrtExecutionProvider", CUDA, CPU], [CUDA, CPU]),
+        ("cpu", [CUDA, CPU], [CPU]),
+        ("cuda", [CUDA, CPU], [CUDA, CPU]),
+    ],
+)
+def test_providers_are_asked_for_in_order(
+    choice: str, available: list[str], expected: list[str]
+) -> None:
+    assert providers.requested_providers(choice, available) == expected
+
+
+def test_absent_or_unknown_providers_are_refused() -> None:
+    with pytest.raises(ProviderUnavailable, match=r"only CPUExecutionProvider.*matchserve\[gpu\]"):
+        providers.requested_providers("cuda", [CPU])
+    with pytest.raises(InvalidParameter, match="tpu"):
+        providers.requested_providers("tpu", [CPU])
+
+
+def test_what_runs_is_reported_never_assumed() -> None:
+    assert providers.running_provider("auto", [CPU]) == CPU
+    assert providers.running_provider("auto", [CUDA, CPU]) == CUDA
+    assert providers.running_provider("cuda", [CUDA, CPU]) == CUDA
+    with pytest.raises(ProviderUnavailable, match="no usable device"):
+        providers.running_provider("cuda", [CPU])
+    assert providers.probe("cpu") == CPU
+
+
+def test_without_onnxruntime_the_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ProviderUnavailable, match=r"matchserve\[cpu\].*matchserve\[gpu\]"):
+        providers.import_onnxruntime()
+
+
+@pytest.mark.parametrize("name", ["sift", "rootsift"])
+def test_handcrafted_equals_opencv_at_the_same_keypoints(grey_photograph: UInt8, name: str) -> None:
+    image = from_array(grey_photograph)
+    found = detect(image, DetectOptions(max_keypoints=300))
+    rows = HandcraftedDescriptor(name).describe(image, found)
+    sift = cv2.SIFT.create(enable_precise_upscale=True)
+    _, raw = sift.compute(grey_photograph, to_opencv(found, image))
+    expected = np.sqrt(raw / raw.sum(axis=1, keepdims=True)) if name == "rootsift" else raw
+    expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(rows, expected, atol=1e-6)
+
+
+def test_handcrafted_descriptors_of_detected_keypoints_are_opencvs_own(
+    grey_photograph: UInt8,
+) -> None:
+    """Our keypoints lose OpenCV's octave field; recomputing it must not change descriptors."""
+    sift = cv2.SIFT.create(enable_precise_upscale=True, nfeatures=400)
+    theirs, raw = sift.detectAndCompute(grey_photograph, None)  # type: ignore[call-overload]
+    image = from_array(grey_photograph)
+    ours = detect(image, DetectOptions(400, contrast_threshold=0.04, edge_threshold=10))
+    rows = HandcraftedDescriptor("sift").describe(image, ours)
+    places = np.array([k.pt for k in theirs])
+    angles = np.radians([k.angle for k in theirs])
+    same = 0
+    for row, xy, angle in zip(rows, ours.xy, ours.angle, strict=True):
+        gap = np.linalg.norm(places - xy, axis=1) + np.abs(angles - angle)
+        j = int(gap.argmin())
+        if gap[j] < 1e-3:
+            same += float(row @ raw[j] / np.linalg.norm(raw[j])) > 0.97
+    assert same / len(rows) > 0.95
+
+
+def test_sift_of_patches_resembles_sift_of_the_image(grey_photograph: UInt8) -> None:
+    image = from_array(grey_photograph)
+    found = detect(image, DetectOptions(max_keypoints=200))
+    spec = PatchSpec(magnification=20)
+    descriptor = HandcraftedDescriptor("rootsift", spec)
+    from_patches = descriptor.describe_patches(crop(image, found, spec))
+    from_image = descriptor.describe(image, found)
+    own = (from_patches * from_image).sum(axis=1)
+    other = (from_patches * np.roll(from_image, 1, axis=0)).sum(axis=1)
+    assert np.median(own) > 0.9
+    assert np.mean(own > other) > 0.95
+    assert descriptor.describe_patches(np.zeros((0, 1, 32, 32), np.uint8)).shape == (0, 128)
+    with pytest.raises(InvalidParameter, match="patches are"):
+        descriptor.describe_patches(np.zeros((2, 1, 16, 16), np.uint8))
+
+
+def test_flat_patches_still_give_unit_rows() -> None:
+    rows = HandcraftedDescriptor("rootsift").describe_patches(np.full((2, 1, 32, 32), 9, np.uint8))
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-6)
+
+
+def test_models_are_listed_with_cards_or_with_what_is_wrong(tiny_model: Path) -> None:
+    broken = tiny_model.parent / "broken"
+    broken.mkdir()
+    (broken / CARD_FILE).write_text("[]")
+    (tiny_model.parent / "notes").mkdir()
+    found = list_models(tiny_model.parent)
+    assert list(found) == ["sift", "rootsift", "broken", "tiny"]
+    assert isinstance(found["tiny"], ModelCard)
+    assert isinstance(found["broken"], ModelError)
+
+
+def test_a_model_is_loaded_by_name_or_by_path(tiny_model: Path) -> None:
+    by_name = load_descriptor("tiny", models_dir=tiny_model.parent)
+    by_path = load_descriptor(str(tiny_model))
+    assert by_name.card == by_path.card
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", "../tiny", "a/b", "TINY", "", "x" * 10_000, "tiny\0", "..", "ťiny"]
+)
+def test_unknown_names_are_refused(tiny_model: Path, name: str) -> None:
+    with pytest.raises(UnknownModel, match="no model named") as caught:
+        load_descriptor(name, models_dir=tiny_model.parent)
+    assert len(caught.value.message) < 300
+
+
+def test_names_follow_one_rule() -> None:
+    assert is_model_name("compact-v1.2_x")
+    assert not any(is_model_name(n) for n in ("Compact", "-x", "a..b", "a/b", "", "é", "a" * 65))
+
+
+def test_the_shipped_models_folder_exists_and_every_model_in_it_loads() -> None:
+    folder = shipped_models_dir()
+    assert folder.is_dir()
+    for name in list_models():
+        assert load_descriptor(name).card.name == name
+    assert registry.DEFAULT_MODEL in list_models()
+
+
+def test_a_card_names_the_field_that_is_wrong(tiny_model: Path) -> None:
+    path = tiny_model / CARD_FILE
+    path.write_text(path.read_text().replace('"dim": 16', '"dim": "many"'))
+    with pytest.raises(ModelError, match="dim"):
+        read_card(tiny_model)
+    with pytest.raises(ValueError, match="multiple of 8"):
+        ModelCard(
+            name="x", version="1", kind="binary", dim=12, patch=PatchSpec(), licence="", method=""
+        )
