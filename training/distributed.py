@@ -39,6 +39,11 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
+def local_rank() -> int:
+    """Number of this process on its machine, which is the number of its GPU."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def own_slice(rows: int) -> slice:
     """Return the rows of a batch of `rows` that this rank works on."""
     share = rows // world_size()

@@ -1,0 +1,91 @@
+"""`python -m training`: the commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from matchserve.errors import MatchServeError
+
+app = typer.Typer(
+    name="training",
+    help="Learn patch descriptors, measure them, export them for matchserve.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override one value of the recipe: optim.lr=0.5. Repeatable."),
+]
+RunArgument = Annotated[Path, typer.Argument(help="A run directory.")]
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name or .toml path, or a run directory to go on with.")
+    ] = "synthetic",
+    overrides: SetOption = None,
+    out: Annotated[Path, typer.Option("--out", help="Where runs are kept.")] = Path("runs"),
+) -> None:
+    """Train a recipe; the same command goes on where it was stopped."""
+    from training import distributed
+    from training.loop import train as train_run
+    from training.recipe import load_recipe
+    from training.run import RECIPE_FILE, choose_device, create_run, read_recipe
+
+    if (Path(recipe) / RECIPE_FILE).exists() and not overrides:
+        run_dir = Path(recipe)
+        device = choose_device(read_recipe(run_dir))
+    else:
+        loaded = load_recipe(recipe, overrides or ())
+        device = choose_device(loaded)
+        run_dir = create_run(loaded, out)
+    distributed.start(device)
+    try:
+        train_run(run_dir)
+    finally:
+        distributed.stop()
+    if int(os.environ.get("RANK", "0")) == 0:
+        typer.echo(str(run_dir))
+
+
+@app.command()
+def networks() -> None:
+    """List the networks with their parameters and multiply-accumulates per patch."""
+    from training.networks import NETWORKS, NetworkOptions, build_network
+    from training.networks.cost import mac_count, parameter_count
+
+    table = Table("network", "parameters", "MMAC", title="32 x 32 patches, 128 dimensions")
+    for name in NETWORKS:
+        net = build_network(NetworkOptions(name), 32)
+        table.add_row(name, f"{parameter_count(net):,}", f"{mac_count(net) / 1e6:.2f}")
+    Console().print(table)
+
+
+@app.command()
+def recipes() -> None:
+    """List the recipes that ship here."""
+    from training.recipe import available
+
+    table = Table("recipe", "what it is")
+    for name, line in available().items():
+        table.add_row(name, line)
+    Console().print(table)
+
+
+def main() -> None:
+    """Run the command line; one clear line and an exit code for every expected error."""
+    try:
+        app()
+    except MatchServeError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        sys.exit(error.exit_code)

@@ -1,0 +1,169 @@
+"""Recipe: everything that decides what a training run does, as frozen data.
+
+A recipe is a TOML file. Unknown keys, wrong types and impossible combinations are refused with the
+file, the key and the nearest legal name. `recipe_id` names the run, so the same recipe resumes and
+another one never mixes with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from training.augment import AugmentOptions
+from training.errors import RecipeError
+from training.methods import METHODS
+from training.methods.sdgm import SdgmOptions
+from training.networks import NETWORKS, NetworkOptions
+from training.samplers import SAMPLERS, SamplerOptions, UniformOptions
+from training.schedule import OptimOptions
+from training.toml import apply_overrides, nearest, parse_dataclass, read_toml, to_toml
+
+RECIPES = resources.files("training") / "recipes"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A patch store to read: a directory, or `synthetic:SEED:CLASSES` which is made when needed.
+
+    `scenes` keeps only those scenes, `without_scenes` drops some; `weight` is the share of a
+    training batch.
+    """
+
+    path: str
+    weight: float = 1.0
+    scenes: tuple[str, ...] = ()
+    without_scenes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DataOptions:
+    """`[data]`: `[[data.train]]` and `[[data.validation]]` stores, and how many pairs validate."""
+
+    train: tuple[Source, ...] = ()
+    validation: tuple[Source, ...] = ()
+    validation_pairs: int = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """`[run]`: length, batch in pairs, how often to log, validate and save, how to execute.
+
+    `checkpoint_steps` saves every so many steps beside the clock of `checkpoint_minutes`;
+    `threads = 0` leaves torch's own choice. `amp` is bfloat16 on CUDA.
+    """
+
+    steps: int = 1000
+    batch: int = 256
+    log_every: int = 20
+    validate_every: int = 500
+    checkpoint_minutes: float = 5.0
+    checkpoint_steps: int = 0
+    threads: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    channels_last: bool = True
+    compile: bool = False
+    amp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A whole training run. `init_from` is a run or weights to start from, for fine-tuning."""
+
+    name: str
+    seed: int = 0
+    init_from: str = ""
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    loss: Any = field(default_factory=SdgmOptions)
+    sampler: SamplerOptions = field(default_factory=UniformOptions)
+    data: DataOptions = field(default_factory=DataOptions)
+    augment: AugmentOptions = field(default_factory=AugmentOptions)
+    optim: OptimOptions = field(default_factory=OptimOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+
+    @property
+    def recipe_id(self) -> str:
+        """Twelve hexadecimal digits of the whole content."""
+        canonical = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    def to_toml(self) -> str:
+        """Return the complete recipe, defaults included; loading it gives an equal recipe."""
+        return to_toml(asdict(self))
+
+
+def available() -> dict[str, str]:
+    """Return the recipes that ship here: name to its first comment line."""
+    found = {}
+    for entry in sorted(RECIPES.iterdir(), key=lambda e: e.name):
+        if entry.name.endswith(".toml"):
+            first = entry.read_text(encoding="utf-8").splitlines()[0]
+            found[entry.name.removesuffix(".toml")] = first.lstrip("# ")
+    return found
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Load a shipped recipe by name or any by path, and put `key.path=value` overrides on it.
+
+    Raises:
+        RecipeError: there is none, or it cannot be understood.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        if name_or_path not in available():
+            raise RecipeError(
+                f"no recipe {name_or_path!r}{nearest(name_or_path, available())}; "
+                f"`python -m training recipes` lists them"
+            )
+        path = Path(str(RECIPES / f"{name_or_path}.toml"))
+    table = read_toml(path)
+    table.setdefault("name", path.stem)
+    return recipe_from_table(apply_overrides(table, overrides), path.name)
+
+
+def recipe_from_table(table: Mapping[str, Any], where: str) -> Recipe:
+    """Build a recipe from parsed TOML; `where` names the file in errors."""
+    choices = {
+        "loss": {name: method.options for name, method in METHODS.items()},
+        "sampler": {name: entry.options for name, entry in SAMPLERS.items()},
+    }
+    recipe = parse_dataclass(Recipe, table, where=where, choices=choices)
+    _check(recipe, where)
+    return recipe
+
+
+def _check(recipe: Recipe, where: str) -> None:
+    for key, problem in _problems(recipe):
+        raise RecipeError(f"{where}: {key}: {problem}")
+
+
+def _problems(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    name, head = recipe.network.name, recipe.network.head
+    if name not in NETWORKS:
+        yield "network.name", f"no network {name!r}{nearest(name, NETWORKS)}"
+    heads = METHODS[recipe.loss.name].heads
+    if head not in heads:
+        yield "network.head", f"the loss {recipe.loss.name} takes {' or '.join(heads)}"
+    if head == "binary" and (recipe.network.dim % 8 or recipe.sampler.name == "adasample"):
+        yield "network.head", "binary needs a dim divisible by 8 and the uniform sampler"
+    if not 0.0 <= recipe.network.dropout < 1.0:
+        yield "network.dropout", f"{recipe.network.dropout} is not in 0..1"
+    if any(source.weight <= 0 for source in recipe.data.train):
+        yield "data.train.weight", "is not positive"
+    at_least = {
+        "run.steps": (recipe.run.steps, 1),
+        "run.batch": (recipe.run.batch, 2),
+        "run.log_every": (recipe.run.log_every, 1),
+        "run.validate_every": (recipe.run.validate_every, 1),
+        "network.dim": (recipe.network.dim, 1),
+        "network.width": (recipe.network.width, 0.05),
+        "optim.lr": (recipe.optim.lr, 1e-12),
+    }
+    for key, (value, least) in at_least.items():
+        if not value >= least:
+            yield key, f"{value} is less than {least}"
