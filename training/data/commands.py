@@ -11,9 +11,17 @@ import typer
 
 from matchserve.types import PatchSpec
 from training.data.correspond import Tolerance
+from training.data.divide import merge_stores, random_scenes, split_store
 from training.data.photos import PhotoOptions, build_photos
-from training.data.report import report_store
+from training.data.recrop import recrop
+from training.data.report import plot_stores, report_store, scene_table
+from training.data.scenes import SceneOptions, build_scenes
+from training.data.sfm import SfmOptions
+from training.data.sheet import contact_sheet, write_sheet
+from training.data.store import PatchStore
+from training.data.tracks import TrackOptions
 from training.data.views import DEFAULT_LEVELS
+from training.errors import DataError
 
 app = typer.Typer(
     help="Make, inspect and divide patch stores.", no_args_is_help=True, add_completion=False
@@ -65,14 +73,107 @@ def photos(
 
 
 @app.command()
-def info(store: StoreArgument) -> None:
-    """Counts, class sizes and SIFT's FPR95 of a store."""
-    typer.echo(report_store(store))
+def scenes(
+    directories: Directories,
+    output: Output,
+    workspace: Annotated[
+        Path, typer.Option(help="Where reconstructions are kept, and found again.")
+    ],
+    magnification: Magnification = 12.0,
+    size: Size = 32,
+    model: Annotated[str, typer.Option(help="Descriptor to match with.")] = "rootsift",
+    max_keypoints: Annotated[int, typer.Option(help="Per image.")] = 6144,
+    min_images: Annotated[
+        int, typer.Option(help="Images that must have matched a point.", min=2)
+    ] = 3,
+    max_error: Annotated[float, typer.Option(help="Reprojection error in pixels.")] = 2.0,
+    max_patches: Annotated[int, typer.Option(help="Per class, the most different ones.")] = 8,
+    seed: Annotated[int, typer.Option(help="Of RANSAC and the mapper.")] = 0,
+    workers: Workers = None,
+) -> None:
+    """Classes from real multi-view sets, verified by structure from motion."""
+    options = SceneOptions(
+        spec=PatchSpec(size=size, magnification=magnification),
+        sfm=SfmOptions(model=model, max_keypoints=max_keypoints, seed=seed),
+        tracks=TrackOptions(min_images=min_images, max_error_px=max_error, max_patches=max_patches),
+    )
+    start = time.perf_counter()
+    lines = build_scenes(
+        directories, output, options, workspace=workspace, workers=workers, made_by=_command()
+    )
+    typer.echo("\n".join(lines))
+    typer.echo(f"made in {time.perf_counter() - start:.0f} s")
+    typer.echo(report_store(output))
+
+
+@app.command()
+def info(
+    stores: Annotated[list[Path], typer.Argument(help="Patch stores.", show_default=False)],
+    plot: Annotated[Path | None, typer.Option(help="Draw the distributions as PNG.")] = None,
+) -> None:
+    """Counts, class sizes, scenes and SIFT's FPR95 of stores."""
+    for store in stores:
+        typer.echo(f"{store}\n{report_store(store)}\n{scene_table(store)}")
+    if plot is not None:
+        plot_stores(stores, plot)
+
+
+@app.command()
+def merge(
+    stores: Annotated[list[Path], typer.Argument(help="Patch stores.", show_default=False)],
+    output: Output,
+) -> None:
+    """All classes of several stores in one."""
+    typer.echo(report_store(merge_stores(stores, output, made_by=_command())))
+
+
+@app.command()
+def split(
+    store: StoreArgument,
+    train: Annotated[Path, typer.Argument(help="The store to write the others to.")],
+    validation: Annotated[Path, typer.Argument(help="The store to write held-out scenes to.")],
+    scene: Annotated[list[str] | None, typer.Option(help="Hold out this scene.")] = None,
+    count: Annotated[int | None, typer.Option(help="Hold out this many at random.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random choice.")] = 0,
+) -> None:
+    """Hold out whole scenes; a scene is never on both sides."""
+    if (scene is None) == (count is None):
+        raise DataError("a split needs either --scene, once or more, or --count")
+    held = scene if scene else random_scenes(PatchStore.open(store), count or 0, seed)
+    for path in split_store(store, train, validation, held, made_by=_command()):
+        typer.echo(f"{path}\n{report_store(path)}")
+
+
+@app.command()
+def show(
+    store: StoreArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write.")],
+    classes: Annotated[int, typer.Option(help="How many.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="Of the choice.")] = 0,
+) -> None:
+    """A contact sheet of random classes, to be looked at."""
+    write_sheet(output, contact_sheet(PatchStore.open(store), classes=classes, seed=seed))
+
+
+@app.command(name="recrop")
+def recrop_command(
+    store: StoreArgument,
+    directories: Directories,
+    output: Output,
+    magnification: Magnification = 12.0,
+    size: Size = 32,
+    workers: Workers = None,
+) -> None:
+    """The same classes with another magnification or size; nothing is detected again."""
+    spec = PatchSpec(size=size, magnification=magnification)
+    recrop(store, directories, output, spec, workers=workers, made_by=_command())
+    typer.echo(report_store(output))
 
 
 def _command() -> str:
     """The command as it was given, without the folders of this machine before the last."""
-    return " ".join(["data", *(Path(a).name if "/" in a else a for a in sys.argv[2:])])
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    return " ".join(words if words[:1] == ["data"] else ["data", *words])
 
 
 if __name__ == "__main__":

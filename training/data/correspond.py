@@ -78,16 +78,21 @@ def correspond(left: Keypoints, right: Keypoints, tolerance: Tolerance) -> NDArr
 def distinct(keypoints: Keypoints, tolerance: Tolerance) -> Bool:
     """Which keypoints to keep so that no two are within `tolerance`; the earlier one stays."""
     kept = np.ones(len(keypoints), np.bool_)
-    if len(keypoints) < 2:
-        return kept
-    row, column = _candidates(keypoints.xy, keypoints.xy)
-    later = row > column
-    row, column = row[later], column[later]
-    close = _misfit(keypoints[row], keypoints[column], tolerance) <= 1.0
-    for index, rival in sorted(zip(row[close].tolist(), column[close].tolist(), strict=True)):
+    for rival, index in sorted(near_pairs(keypoints, tolerance).tolist(), key=lambda p: p[1]):
         if kept[rival]:
             kept[index] = False
     return kept
+
+
+def near_pairs(keypoints: Keypoints, tolerance: Tolerance) -> NDArray[np.intp]:
+    """Pairs (i, j), i < j, of keypoints of one image that are within `tolerance`."""
+    if len(keypoints) < 2:
+        return np.zeros((0, 2), np.intp)
+    row, column = _candidates(keypoints.xy, keypoints.xy)
+    earlier, later = np.minimum(row, column), np.maximum(row, column)
+    pairs = np.unique(np.stack([earlier, later], axis=1)[earlier < later], axis=0)
+    close = _misfit(keypoints[pairs[:, 0]], keypoints[pairs[:, 1]], tolerance) <= 1.0
+    return np.asarray(pairs[close])
 
 
 def angle_between(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:

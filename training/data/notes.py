@@ -15,8 +15,8 @@ def to_notes(kind: str, recorded: dict[str, Any]) -> str:
     return json.dumps({"kind": kind, **recorded}, sort_keys=True)
 
 
-def read_notes(store: Path) -> dict[str, Any]:
-    """The options a store was made with; empty if it does not say.
+def raw_notes(store: Path) -> str:
+    """The notes of a store as they are, to be handed on to one made of it.
 
     Raises:
         DataError: there is no readable store.
@@ -26,8 +26,17 @@ def read_notes(store: Path) -> dict[str, Any]:
         head = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: not readable, {error}") from error
+    return str(head.get("notes", ""))
+
+
+def read_notes(store: Path) -> dict[str, Any]:
+    """The options a store was made with; empty if it does not say.
+
+    Raises:
+        DataError: there is no readable store.
+    """
     try:
-        notes = json.loads(head.get("notes", ""))
+        notes = json.loads(raw_notes(store))
     except ValueError:
         return {}
     return notes if isinstance(notes, dict) else {}

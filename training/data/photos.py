@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from matchserve.types import Bool, Float32, Float64, Image, Keypoints, PatchSpec, UInt8
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.patches import crop
+from training.data.alike import MIN_LIKENESS, likeness
 from training.data.correspond import Tolerance, correspond, distinct, transfer
 from training.data.images import list_images, read_image
 from training.data.notes import to_notes
@@ -42,6 +43,7 @@ class PhotoOptions:
     max_side: int = 1024
     margin: float = 10.0
     tolerance: Tolerance = field(default_factory=Tolerance)
+    min_likeness: float = MIN_LIKENESS
 
     def __post_init__(self) -> None:
         check_levels(self.levels)
@@ -110,9 +112,10 @@ def photo_classes(grey: UInt8, photo: str, options: PhotoOptions) -> PhotoClasse
         found = detect(shown, detector)
         found = found[_is_inside(found, view.homography, grey.shape, options.margin)]
         pairs = correspond(transfer(base, view.homography), found, options.tolerance)
-        found = found[pairs[:, 1]]
-        rows.append(_rows(pairs[:, 0], index, found))
-        patches.append(crop(shown, found, options.spec)[:, 0])
+        cut = crop(shown, found[pairs[:, 1]], options.spec)[:, 0]
+        kept = likeness(patches[0][pairs[:, 0]], cut) >= options.min_likeness
+        rows.append(_rows(pairs[kept, 0], index, found[pairs[kept, 1]]))
+        patches.append(cut[kept])
     return _group(photo, np.concatenate(rows), np.concatenate(patches), options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from training.data.difficulty import Pairs, pairs_fpr95, sample_pairs
 from training.data.notes import read_notes
 from training.data.store import PatchStore
 from training.data.views import split_view_name
-from training.errors import DataError
 
 REPORT_FILE = "report.json"
 PAIRS = 20_000
@@ -99,12 +99,38 @@ def _by_level(store: PatchStore, sift: HandcraftedDescriptor) -> dict[str, float
     return found
 
 
-def read_report(path: Path) -> dict[str, object]:
-    """The figures kept by `report_store`; empty when there are none, or of another content."""
-    try:
-        kept = json.loads((path / REPORT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(kept, dict) or kept.get("digest") != PatchStore.open(path).digest:
-        raise DataError(f"{path / REPORT_FILE}: measured on another content")
-    return kept
+def scene_table(path: Path) -> str:
+    """Classes and patches of each scene, one a line; the largest twenty."""
+    store = PatchStore.open(path)
+    classes = np.bincount(store.class_scenes, minlength=len(store.scenes))
+    patches = np.bincount(store.class_scenes, store.class_sizes, len(store.scenes))
+    order = np.argsort(-classes, kind="stable")
+    lines = [f"  {classes[n]:7d} {int(patches[n]):8d}  {store.scenes[n]}" for n in order[:20]]
+    if len(order) > 20:
+        lines.append(f"  … and {len(order) - 20} more scenes")
+    return "\n".join(["  classes  patches  scene", *lines])
+
+
+def plot_stores(paths: Sequence[Path], output: Path) -> None:
+    """Draw class sizes, keypoint scales and contrast of stores side by side, as PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    sizes, scales, contrast = figure.subplots(1, 3)
+    for path in paths:
+        store = PatchStore.open(path)
+        counts = np.bincount(store.class_sizes) / len(store)
+        sizes.plot(counts, marker="o", label=path.name)
+        sigma = store.keypoints[:, 2]
+        if np.isfinite(sigma).any():
+            octaves = np.log2(sigma[np.isfinite(sigma)])
+            scales.hist(octaves, 60, density=True, histtype="step", label=path.name)
+        some = np.random.default_rng(0).integers(0, len(store.pixels), 5000)
+        spread = store.pixels[np.sort(some)].std(axis=(1, 2))
+        contrast.hist(spread, 60, density=True, histtype="step", label=path.name)
+    sizes.set(xlabel="patches in a class", ylabel="share of classes")
+    scales.set(xlabel="log2 of sigma in pixels", ylabel="density")
+    contrast.set(xlabel="standard deviation of a patch, grey levels", ylabel="density")
+    sizes.legend()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=120)

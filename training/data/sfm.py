@@ -1,0 +1,242 @@
+"""Structure from motion with our keypoints and descriptors, by pycolmap; every step is kept.
+
+A workspace directory holds, for one scene,
+
+    features.npz    keypoints of every image (descriptors are not kept)
+    database.db     COLMAP's: cameras, keypoints, matches, two-view geometries
+    sparse/         the reconstruction, if one was found
+    done.json       written last, with the options; a workspace of other options is made anew
+
+COLMAP puts the centre of the first pixel at (0.5, 0.5): coordinates are shifted on the way in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pycolmap
+from numpy.typing import NDArray
+
+from matchserve.models.registry import load_descriptor
+from matchserve.types import Features, Keypoints
+from matchserve.vision.keypoints import DetectOptions, detect
+from matchserve.vision.matching import MatchOptions, mutual_nn
+from training.data.images import read_image
+
+PIXEL_SHIFT = 0.5
+FOCAL_GUESS = 1.2  # times the longer side: about 46 degrees across, a usual lens
+
+# Partners are chosen by the strongest keypoints alone, at a hundredth of the cost of all.
+_SCOUTS = 1024
+_MIN_SCOUT_MATCHES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SfmOptions:
+    """How a scene is reconstructed; `max_partners` limits the images each one is matched with."""
+
+    model: str = "rootsift"
+    max_keypoints: int = 6144
+    max_side: int = 1600
+    ratio: float | None = 0.85
+    max_partners: int = 14
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """A scene as far as it could be reconstructed.
+
+    `keypoints` by image name, in the order that the reconstruction's 2D points have; `matches`
+    are the geometrically verified ones, by pair of names; `model` is None if nothing registered.
+    """
+
+    keypoints: Mapping[str, Keypoints]
+    matches: Mapping[tuple[str, str], NDArray[np.int64]]
+    model: Any | None
+
+    @property
+    def registered(self) -> list[str]:
+        """Names of the images that have a pose."""
+        if self.model is None:
+            return []
+        return sorted(self.model.image(i).name for i in self.model.reg_image_ids())
+
+
+def reconstruct(images: Mapping[str, Path], workspace: Path, options: SfmOptions) -> Scene:
+    """Reconstruct one scene, or read what an earlier run left in `workspace`.
+
+    Raises:
+        DataError: an image cannot be read.
+    """
+    stamp = {"images": sorted(images), "options": asdict(options)}
+    if not _is_done(workspace, stamp):
+        shutil.rmtree(workspace, ignore_errors=True)
+        workspace.mkdir(parents=True)
+        features = _describe(images, options)
+        write_keypoints(workspace / "features.npz", {n: f.keypoints for n, f in features.items()})
+        build_database(workspace / "database.db", features, options)
+        run_mapper(workspace, options)
+        (workspace / "done.json").write_text(json.dumps(stamp), encoding="utf-8")
+    return read_scene(workspace)
+
+
+def read_scene(workspace: Path) -> Scene:
+    """Read a finished workspace."""
+    keypoints = read_keypoints(workspace / "features.npz")
+    with pycolmap.Database.open(workspace / "database.db") as database:
+        names = {image.image_id: image.name for image in database.read_all_images()}
+        ids, geometries = database.read_two_view_geometries()
+    matches = {}
+    for pair_id, geometry in zip(ids, geometries, strict=True):
+        one, other = pycolmap.pair_id_to_image_pair(pair_id)
+        if len(geometry.inlier_matches):
+            matches[names[one], names[other]] = np.asarray(geometry.inlier_matches, np.int64)
+    sparse = workspace / "sparse"
+    model = pycolmap.Reconstruction(sparse) if (sparse / "points3D.bin").is_file() else None
+    return Scene(keypoints, matches, model)
+
+
+def build_database(
+    path: Path,
+    features: Mapping[str, Features],
+    options: SfmOptions,
+    cameras: Mapping[str, Any] | None = None,
+) -> None:
+    """Match all promising pairs, and write them with their verified geometry.
+
+    `cameras` are pycolmap cameras with known intrinsics by image name; without, one camera of a
+    guessed focal length is shared by all images of one size.
+    """
+    with pycolmap.Database.open(path) as database:
+        ids = _write_images(database, features, cameras)
+        tried = []
+        for one, other in promising_pairs(features, options):
+            pairs = mutual_nn(
+                features[one].descriptors,
+                features[other].descriptors,
+                MatchOptions(ratio=options.ratio),
+            ).pairs
+            if len(pairs) >= 8:
+                database.write_matches(ids[one], ids[other], pairs.astype(np.uint32))
+                tried.append(f"{one} {other}")
+    listing = path.with_suffix(".pairs.txt")
+    listing.write_text("\n".join(tried) + "\n", encoding="utf-8")
+    verify = pycolmap.TwoViewGeometryOptions()
+    verify.ransac.random_seed = options.seed
+    pycolmap.verify_matches(path, listing, options=verify)
+
+
+def promising_pairs(features: Mapping[str, Features], options: SfmOptions) -> list[tuple[str, str]]:
+    """Pairs of images worth matching in full: all of a small scene, else the best partners."""
+    names = list(features)
+    everything = list(itertools.combinations(names, 2))
+    if len(names) <= options.max_partners + 1:
+        return everything
+    rule = MatchOptions(ratio=0.85)
+    scouts = {name: f.descriptors[:_SCOUTS] for name, f in features.items()}
+    votes = {pair: len(mutual_nn(scouts[pair[0]], scouts[pair[1]], rule)) for pair in everything}
+    chosen = set()
+    for name in names:
+        own = sorted((p for p in everything if name in p), key=lambda p: -votes[p])
+        chosen |= {p for p in own[: options.max_partners] if votes[p] >= _MIN_SCOUT_MATCHES}
+    return [pair for pair in everything if pair in chosen]
+
+
+def run_mapper(
+    workspace: Path, options: SfmOptions, *, refine_intrinsics: bool = True
+) -> Any | None:
+    """Reconstruct from `workspace/database.db`; keep the largest model, or nothing."""
+    pipeline = pycolmap.IncrementalPipelineOptions()
+    pipeline.min_model_size = 3
+    pipeline.multiple_models = True
+    pipeline.extract_colors = False
+    pipeline.num_threads = options.threads
+    pipeline.random_seed = options.seed
+    pipeline.triangulation.ignore_two_view_tracks = False
+    if not refine_intrinsics:
+        pipeline.ba_refine_focal_length = False
+        pipeline.ba_refine_extra_params = False
+        pipeline.mapper.abs_pose_refine_focal_length = False
+        pipeline.mapper.abs_pose_refine_extra_params = False
+    output = workspace / "models"
+    output.mkdir(exist_ok=True)
+    models = pycolmap.incremental_mapping(
+        workspace / "database.db", workspace, output, options=pipeline
+    )
+    shutil.rmtree(output, ignore_errors=True)
+    if not models:
+        return None
+    best = max(models.values(), key=lambda model: (model.num_reg_images(), model.num_points3D()))
+    sparse = workspace / "sparse"
+    sparse.mkdir(exist_ok=True)
+    best.write(sparse)
+    return best
+
+
+def write_keypoints(path: Path, keypoints: Mapping[str, Keypoints]) -> None:
+    """Keep keypoints by image name."""
+    arrays = {
+        name: np.column_stack([k.xy, k.sigma, k.angle, k.score]) for name, k in keypoints.items()
+    }
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def read_keypoints(path: Path) -> dict[str, Keypoints]:
+    """Read what `write_keypoints` kept."""
+    with np.load(path, allow_pickle=False) as kept:
+        rows = {name: kept[name] for name in kept.files}
+    return {name: Keypoints(r[:, :2], r[:, 2], r[:, 3], r[:, 4]) for name, r in rows.items()}
+
+
+def _is_done(workspace: Path, stamp: dict[str, Any]) -> bool:
+    try:
+        kept = json.loads((workspace / "done.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(kept == stamp)
+
+
+def _describe(images: Mapping[str, Path], options: SfmOptions) -> dict[str, Features]:
+    descriptor = load_descriptor(options.model, threads=options.threads)
+    detector = DetectOptions(max_keypoints=options.max_keypoints)
+    described = {}
+    for name, path in images.items():
+        image = read_image(path, max_side=options.max_side)
+        keypoints = detect(image, detector)
+        rows = descriptor.describe(image, keypoints)
+        described[name] = Features(keypoints, rows, options.model, image.size)
+    return described
+
+
+def _write_images(
+    database: Any, features: Mapping[str, Features], cameras: Mapping[str, Any] | None
+) -> dict[str, int]:
+    shared: dict[tuple[int, int], int] = {}
+    ids = {}
+    for name, described in features.items():
+        size = described.size
+        if cameras is not None:
+            camera_id = database.write_camera(cameras[name])
+        elif size in shared:
+            camera_id = shared[size]
+        else:
+            camera_id = shared[size] = database.write_camera(guessed_camera(size))
+        image_id = database.write_image(pycolmap.Image(name=name, camera_id=camera_id))
+        database.write_keypoints(image_id, described.keypoints.xy + np.float32(PIXEL_SHIFT))
+        ids[name] = image_id
+    return ids
+
+
+def guessed_camera(size: tuple[int, int]) -> Any:
+    """A pycolmap camera of unknown focal length, one radial term."""
+    model = pycolmap.CameraModelId.SIMPLE_RADIAL
+    return pycolmap.Camera.create_from_model_id(0, model, FOCAL_GUESS * max(size), *size)
