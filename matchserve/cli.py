@@ -21,6 +21,7 @@ from matchserve.encoding import features_npz, result_json, result_npz, to_json
 from matchserve.errors import InvalidParameter, MatchServeError, ModelError
 from matchserve.matcher import Matcher, Options, read_file
 from matchserve.models.registry import DEFAULT_MODEL, list_models
+from matchserve.settings import load_settings
 from matchserve.test_pattern import generate_pair
 from matchserve.types import MatchResult, VerifyKind
 from matchserve.vision.decode import ExifPolicy, decode, decode_colour, from_array
@@ -193,6 +194,37 @@ def bench(
     if json is not None:
         _write(json, to_json(report.fields(), indent=True))
     _print_bench(report)
+
+
+@app.command()
+def serve(
+    *,
+    host: Annotated[str | None, typer.Option(help="Address.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port.", show_default="8000")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes.", show_default="1")] = None,
+    default_model: Annotated[
+        str | None, typer.Option(help="Of requests that name none.", show_default=DEFAULT_MODEL)
+    ] = None,
+    models_dir: ModelsDir = None,
+    provider: ProviderOption = "auto",
+    strict: Annotated[
+        bool | None, typer.Option("--strict", help="Refuse to start when any model is broken.")
+    ] = None,
+) -> None:
+    """Serve matches over HTTP; every other setting is a variable MATCHSERVE_*."""
+    settings = load_settings(
+        host=host,
+        port=port,
+        workers=workers,
+        default_model=default_model,
+        models_dir=models_dir,
+        provider=provider,
+        strict=strict,
+    )
+    # The service's libraries take a second to import that no other command needs.
+    from matchserve.api.serve import serve as run_service
+
+    raise typer.Exit(run_service(settings))
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from matchserve.types import Features
 
@@ -13,8 +13,11 @@ from matchserve.types import Features
 class FeatureCache:
     """The most recently used features, within a number of bytes; safe for many threads."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(
+        self, max_bytes: int, on_lookup: Callable[[bool], None] = lambda _is_hit: None
+    ) -> None:
         self.max_bytes = max_bytes
+        self._on_lookup = on_lookup
         self.hits = 0
         self.misses = 0
         self._entries: OrderedDict[Hashable, Features] = OrderedDict()
@@ -35,10 +38,11 @@ class FeatureCache:
             found = self._entries.get(key)
             if found is None:
                 self.misses += 1
-                return None
-            self.hits += 1
-            self._entries.move_to_end(key)
-            return found
+            else:
+                self.hits += 1
+                self._entries.move_to_end(key)
+        self._on_lookup(found is not None)
+        return found
 
     def put(self, key: Hashable, features: Features) -> None:
         """Store features and forget the least recently used until the bytes fit."""

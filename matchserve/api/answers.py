@@ -1,0 +1,148 @@
+"""Answers in the type that the client accepts best."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+
+from matchserve.api.errors import NotAcceptable
+from matchserve.drawing import draw_matches, png_bytes
+from matchserve.encoding import features_fields, npz_bytes, result_fields, result_npz, to_json
+from matchserve.models.card import ModelCard
+from matchserve.types import Features, MatchResult
+from matchserve.vision.decode import ExifPolicy, decode_colour
+
+JSON = "application/json"
+NPZ = "application/x-npz"
+MSGPACK = "application/msgpack"
+PNG = "image/png"
+
+DRAWING_SIDE = 1600
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A body, its type, and how long its making took."""
+
+    body: bytes
+    media_type: str
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+
+    def response(self) -> Response:
+        """The same as HTTP."""
+        timing = ", ".join(f"{name};dur={ms:.1f}" for name, ms in self.timings_ms.items())
+        return Response(self.body, 200, {"Server-Timing": timing}, self.media_type)
+
+
+def accepted(request: Request, offered: tuple[str, ...]) -> str:
+    """The offered type that the client likes best; the first one if it does not say.
+
+    Raises:
+        NotAcceptable: it takes none of them.
+    """
+    wishes = []
+    for place, part in enumerate(request.headers.get("accept", "*/*").split(",")):
+        name, *options = (piece.strip().lower() for piece in part.split(";"))
+        wishes.append((-_quality(options), place, name))
+    for quality, _, name in sorted(wishes):
+        found = [offer for offer in offered if _fits(name, offer)]
+        if quality < 0 and found:
+            return found[0]
+    raise NotAcceptable(f"this is answered as {', '.join(offered)}")
+
+
+def _quality(options: list[str]) -> float:
+    for option in options:
+        if option.startswith("q="):
+            try:
+                return float(option[2:])
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _fits(name: str, offer: str) -> bool:
+    return name in (offer, "*/*", "") or (name.endswith("/*") and offer.startswith(name[:-1]))
+
+
+def match_answer(
+    result: MatchResult, media_type: str, max_keypoints: int | None, draw: Callable[[], bytes]
+) -> bytes:
+    """A match, as `media_type`; `draw` is called for a picture only."""
+    if media_type == PNG:
+        return draw()
+    if media_type == NPZ:
+        return result_npz(result)
+    fields = result_fields(result)
+    timings = fields.pop("timings_ms")
+    counts = (len(result.features0), len(result.features1))
+    fields["truncated"] = max_keypoints is not None and max(counts) >= max_keypoints
+    fields["timings_ms"] = timings
+    return encoded(fields, media_type)
+
+
+def picture(images: tuple[bytes, ...], result: MatchResult, exif: ExifPolicy) -> bytes:
+    """The matches drawn on both images, as PNG."""
+    colour0, colour1 = (decode_colour(i, exif=exif, max_side=DRAWING_SIDE) for i in images)
+    return png_bytes(draw_matches(colour0, colour1, result))
+
+
+def features_answer(
+    features: Features, media_type: str, *, as_base64: bool, extra: Mapping[str, Any]
+) -> bytes:
+    """A described image, as `media_type`."""
+    fields = features_fields(features)
+    if media_type == NPZ:
+        return npz_bytes({name: np.asarray(value) for name, value in fields.items()})
+    if as_base64 and media_type == JSON:
+        fields["descriptors"] = base64.b64encode(features.descriptors.tobytes())
+    return encoded({**_text_fields(fields), **extra}, media_type)
+
+
+def patches_answer(
+    rows: NDArray[Any],
+    card: ModelCard,
+    media_type: str,
+    *,
+    as_base64: bool,
+    timings_ms: Mapping[str, float],
+) -> bytes:
+    """Described patches, as `media_type`."""
+    if media_type == NPZ:
+        return npz_bytes({"model": np.array(card.name), "descriptors": rows})
+    fields: dict[str, Any] = {
+        "model": card.name,
+        "kind": card.kind,
+        "dim": card.dim,
+        "count": len(rows),
+        "descriptors": rows,
+        "timings_ms": dict(timings_ms),
+    }
+    if as_base64 and media_type == JSON:
+        fields["descriptors"] = base64.b64encode(rows.tobytes())
+    return encoded(_text_fields(fields), media_type)
+
+
+def encoded(fields: dict[str, Any], media_type: str) -> bytes:
+    """Fields with arrays in them as JSON or as msgpack."""
+    if media_type == MSGPACK:
+        return bytes(msgpack.packb(fields, default=_packed_array))
+    return to_json(fields)
+
+
+def _text_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.decode() if isinstance(v, bytes) else v for k, v in fields.items()}
+
+
+def _packed_array(value: Any) -> dict[str, Any]:
+    """An array in msgpack: its type, its shape and its bytes, row by row, little-endian."""
+    array = np.ascontiguousarray(value)
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": array.tobytes()}

@@ -1,0 +1,110 @@
+"""The application: settings in, FastAPI out; nothing is global."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+
+from matchserve import __version__
+from matchserve.api import kserve, openapi, routes, routes_info
+from matchserve.api.errors import from_http_exception, problem_response
+from matchserve.api.metrics import Metrics
+from matchserve.api.middleware import RequestContext
+from matchserve.api.service import Service
+from matchserve.errors import CapacityError, InvalidParameter, MatchServeError
+from matchserve.settings import Settings, load_settings
+
+LAG_PERIOD_S = 0.25
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """An application with its own models, threads and metrics.
+
+    Raises:
+        MatchServeError: it cannot serve with these settings.
+    """
+    service = Service(settings or load_settings())
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        lag = asyncio.create_task(_watch_loop(service.metrics))
+        yield
+        lag.cancel()
+        service.close()
+
+    app = FastAPI(
+        title="matchserve",
+        version=__version__,
+        description=openapi.DESCRIPTION,
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    for router in (
+        routes.router,
+        routes_info.models_router,
+        routes_info.health_router,
+        kserve.health_router,
+        kserve.router,
+    ):
+        app.include_router(router)
+    app.mount("/assets", StaticFiles(directory=routes_info.WEB), name="assets")
+    app.add_middleware(RequestContext, metrics=service.metrics)
+    app.add_exception_handler(MatchServeError, _handle)
+    app.add_exception_handler(HTTPException, _handle)
+    app.add_exception_handler(RequestValidationError, _handle)
+    _complete_schema(app)
+    return app
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    """The one place where an exception becomes an answer."""
+    if isinstance(error, HTTPException):
+        error = from_http_exception(error)
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        error = InvalidParameter(f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
+    if not isinstance(error, MatchServeError):
+        raise error
+    request.state.problem = error.code
+    if isinstance(error, CapacityError):
+        service: Service = request.app.state.service
+        service.metrics.rejected.labels(error.code).inc()
+    return problem_response(error, request)
+
+
+async def _watch_loop(metrics: Metrics) -> None:
+    """Measure how late the event loop wakes up: what blocks it blocks everybody."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LAG_PERIOD_S
+        await asyncio.sleep(LAG_PERIOD_S)
+        metrics.loop_lag.observe(max(0.0, loop.time() - due))
+
+
+def _complete_schema(app: FastAPI) -> None:
+    """Add what the framework cannot know: the problem's schema and how keys are sent."""
+    generate = app.openapi
+
+    def complete() -> dict[str, Any]:
+        schema = generate()
+        components = schema.setdefault("components", {})
+        components.setdefault("schemas", {})["Problem"] = openapi.problem_schema()
+        components["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+        }
+        return schema
+
+    app.openapi = complete  # type: ignore[method-assign]

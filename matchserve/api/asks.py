@@ -1,0 +1,228 @@
+"""From a body to what it asks for; runs on a thread, since bodies are megabytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+
+from matchserve.api.body import JSON, MULTIPART
+from matchserve.api.errors import MissingImage, invalid_parameter
+from matchserve.api.jsonbody import decode_base64, parse_object
+from matchserve.api.multipart import Form, FormLimits, parse_form
+from matchserve.api.schemas import (
+    DescribeFields,
+    DescribeJson,
+    DetectFields,
+    FeaturesJson,
+    FeaturesMatchFields,
+    FeaturesMatchJson,
+    MatchFields,
+    MatchJson,
+)
+from matchserve.encoding import features_from_fields, features_from_npz
+from matchserve.errors import InvalidParameter
+from matchserve.models.card import ModelCard
+from matchserve.settings import Settings
+from matchserve.types import Features
+from matchserve.vision.decode import read_size
+
+FORMATS = ("JPEG", "PNG", "WEBP")
+
+MAX_DESCRIPTOR_BYTES = 1 << 26
+
+Model = TypeVar("Model", bound=pydantic.BaseModel)
+Fields = TypeVar("Fields", bound=DetectFields)
+CardOf = Callable[[str], ModelCard]
+"""A model's card by its name; raises UnknownModel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A received body and how to read it."""
+
+    data: bytes
+    media_type: str
+    boundary: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesAsk(Generic[Fields]):
+    """One or two encoded images to be described, and their working size together."""
+
+    images: tuple[bytes, ...]
+    fields: Fields
+    megapixels: float
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturesAsk:
+    """Two described images to be matched."""
+
+    features: tuple[Features, Features]
+    fields: FeaturesMatchFields
+
+
+def match_ask(
+    body: Body, settings: Settings, card_of: CardOf
+) -> ImagesAsk[MatchFields] | FeaturesAsk:
+    """What POST /v1/match asks for.
+
+    Raises:
+        MatchServeError: the body is not as the schema says, or an image cannot be used.
+    """
+    if body.media_type == MULTIPART:
+        form = _form(body, settings, "image0", "image1")
+        fields = _checked(MatchFields, form.fields, is_text=True)
+        return _images(form.files, ("image0", "image1"), fields, settings)
+    ask = _checked(MatchJson, parse_object(body.data), is_text=False)
+    if ask.features0 or ask.features1:
+        return _features_of(ask, card_of)
+    images = {
+        name: decode_base64(text, name, settings.max_image_bytes)
+        for name in ("image0", "image1")
+        if (text := getattr(ask, name)) is not None
+    }
+    return _images(images, ("image0", "image1"), ask, settings)
+
+
+def describe_ask(body: Body, settings: Settings) -> ImagesAsk[DescribeFields]:
+    """What POST /v1/features asks for.
+
+    Raises:
+        MatchServeError: the body is not as the schema says, or the image cannot be used.
+    """
+    if body.media_type == MULTIPART:
+        form = _form(body, settings, "image")
+        fields = _checked(DescribeFields, form.fields, is_text=True)
+        return _images(form.files, ("image",), fields, settings)
+    content = parse_object(body.data)
+    if "image" not in content:
+        raise MissingImage("image was not sent")
+    ask = _checked(DescribeJson, content, is_text=False)
+    image = decode_base64(ask.image, "image", settings.max_image_bytes)
+    return _images({"image": image}, ("image",), ask, settings)
+
+
+def features_match_ask(body: Body, settings: Settings, card_of: CardOf) -> FeaturesAsk:
+    """What POST /v1/features/match asks for.
+
+    Raises:
+        MatchServeError: the body is not as the schema says.
+    """
+    if body.media_type == JSON:
+        ask = _checked(FeaturesMatchJson, parse_object(body.data), is_text=False)
+        return FeaturesAsk(
+            (_features(ask.features0, card_of), _features(ask.features1, card_of)), ask
+        )
+    form = _form(body, settings, "features0", "features1")
+    fields = _checked(FeaturesMatchFields, form.fields, is_text=True)
+    missing = [name for name in ("features0", "features1") if name not in form.files]
+    if missing:
+        raise InvalidParameter(f"{missing[0]} was not sent")
+    first, second = (features_from_npz(form.files[name]) for name in ("features0", "features1"))
+    return FeaturesAsk((first, second), fields)
+
+
+def check_features(
+    features: tuple[Features, Features], card: ModelCard, settings: Settings
+) -> None:
+    """Refuse features that this model cannot have made, or that are too many.
+
+    Raises:
+        InvalidParameter: they are not as the model's card says.
+    """
+    for side in features:
+        if len(side) > settings.max_keypoints:
+            raise InvalidParameter(
+                f"{len(side)} keypoints, at most {settings.max_keypoints} are allowed",
+                limit=settings.max_keypoints,
+                value=len(side),
+            )
+        if side.kind != card.kind or side.descriptors.shape[1] != card.row_length:
+            raise InvalidParameter(
+                f"descriptors of {card.name} are {card.kind} rows of {card.row_length}"
+            )
+        if min(side.size) < 1 or max(side.size) > settings.max_side:
+            raise InvalidParameter(f"image_size is not in 1..{settings.max_side}")
+        if not np.isfinite(side.keypoints.xy).all():
+            raise InvalidParameter("keypoints must be finite")
+
+
+def _features_of(ask: MatchJson, card_of: CardOf) -> FeaturesAsk:
+    first, second = ask.features0, ask.features1
+    if first is None or second is None or ask.image0 or ask.image1:
+        raise InvalidParameter("send features0 and features1, or image0 and image1")
+    fields = FeaturesMatchFields(ratio=ask.ratio, verify=ask.verify, threshold_px=ask.threshold_px)
+    return FeaturesAsk((_features(first, card_of), _features(second, card_of)), fields)
+
+
+def _features(sent: FeaturesJson, card_of: CardOf) -> Features:
+    """Arrays of what was sent; the model's card says whether rows are floats or packed bits."""
+    dtype = np.dtype("<f4" if card_of(sent.model).kind == "float" else "u1")
+    fields: dict[str, Any] = {k: v for k, v in sent.model_dump().items() if v is not None}
+    count = len(sent.keypoints)
+    if isinstance(sent.descriptors, str):
+        raw = decode_base64(sent.descriptors, "descriptors", MAX_DESCRIPTOR_BYTES)
+        if count == 0 or len(raw) % (count * dtype.itemsize):
+            raise InvalidParameter("descriptors do not divide into one row per keypoint")
+        fields["descriptors"] = np.frombuffer(raw, dtype).reshape(count, -1)
+    else:
+        if len({len(row) for row in sent.descriptors}) > 1:
+            raise InvalidParameter("descriptors are rows of different length")
+        fields["descriptors"] = _as_rows(sent.descriptors, dtype)
+    if count == 0:
+        fields["keypoints"] = np.zeros((0, 2), np.float32)
+    return features_from_fields(fields)
+
+
+def _as_rows(rows: list[list[float]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    array = np.asarray(rows, np.float64).reshape(len(rows), -1)
+    is_byte = dtype != np.uint8 or ((array % 1 == 0) & (array >= 0) & (array <= 255)).all()
+    if not is_byte or not (np.abs(array) <= np.finfo(np.float32).max).all():
+        raise InvalidParameter("descriptors are out of range")
+    return array.astype(dtype)
+
+
+def _form(body: Body, settings: Settings, *files: str) -> Form:
+    return parse_form(body.data, body.boundary, FormLimits(files, settings.max_image_bytes))
+
+
+def _checked(model: type[Model], values: dict[str, Any], *, is_text: bool) -> Model:
+    """Forms hold text for every value; JSON has types of its own, which must be right."""
+    try:
+        return model.model_validate(values, strict=not is_text)
+    except pydantic.ValidationError as error:
+        raise invalid_parameter(error) from error
+
+
+def _images(
+    files: dict[str, bytes],
+    names: tuple[str, ...],
+    fields: Fields,
+    settings: Settings,
+) -> ImagesAsk[Fields]:
+    for name in names:
+        if name not in files:
+            raise MissingImage(f"{name} was not sent")
+    if fields.max_keypoints > settings.max_keypoints:
+        raise InvalidParameter(
+            f"max_keypoints is {fields.max_keypoints}, at most {settings.max_keypoints} "
+            "are allowed",
+            limit=settings.max_keypoints,
+            value=fields.max_keypoints,
+        )
+    images = tuple(files[name] for name in names)
+    return ImagesAsk(images, fields, sum(_megapixels(image, fields, settings) for image in images))
+
+
+def _megapixels(image: bytes, fields: DetectFields, settings: Settings) -> float:
+    """Of the image as it will be worked on."""
+    width, height = read_size(image, formats=FORMATS, limits=settings.limits())
+    side = fields.max_side or settings.working_side
+    scale = min(1.0, side / max(width, height))
+    return width * height * scale * scale / 1e6

@@ -1,0 +1,100 @@
+"""Around every request: an id, a log line, counters, safe headers, and no traceback outside."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from matchserve.api.errors import problem_response
+from matchserve.api.logs import ACCESS
+from matchserve.api.metrics import Metrics
+from matchserve.engine.deadline import ClientDeparted
+from matchserve.errors import MatchServeError
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' blob: data:; base-uri 'none'; "
+        "form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+
+_access = logging.getLogger(ACCESS)
+_log = logging.getLogger(__name__)
+
+
+class RequestContext:
+    """The outermost middleware."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        request = Request(scope, receive)
+        sent_id = request.headers.get("x-request-id", "")
+        request_id = sent_id if REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _complete(MutableHeaders(scope=message), request_id)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_headers)
+        except Exception:
+            _log.exception("unexpected error", extra={"request_id": request_id})
+            if status:
+                raise
+            problem = problem_response(MatchServeError("something went wrong here"), request)
+            await problem(scope, receive, send_with_headers)
+        finally:
+            self._count(scope, status or ClientDeparted.status, time.perf_counter() - start)
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        # Methods are the client's words: only the known ones become labels.
+        method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
+        self.metrics.requests.labels(route, method, str(status)).inc()
+        self.metrics.duration.labels(route).observe(seconds)
+        quiet = route in ("/healthz", "/readyz", "/metrics")
+        fields: dict[str, Any] = {
+            "request_id": scope["state"]["request_id"],
+            "method": method,
+            "path": scope["path"][:200],
+            "route": route,
+            "status": status,
+            "duration_ms": round(1e3 * seconds, 1),
+            "code": scope["state"].get("problem", ""),
+        }
+        _access.log(logging.DEBUG if quiet else logging.INFO, "request", extra=fields)
+
+
+def _complete(headers: MutableHeaders, request_id: str) -> None:
+    headers["X-Request-ID"] = request_id
+    for name, value in SECURITY_HEADERS.items():
+        headers.setdefault(name, value)
+    headers.setdefault("Cache-Control", "no-store")

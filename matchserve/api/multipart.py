@@ -1,0 +1,127 @@
+"""multipart/form-data in memory, with few parts and no temporary files.
+
+The framework's own parser keeps large files on disk, and their size is not limited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from matchserve.api.body import too_large
+from matchserve.api.errors import InvalidMultipart
+from matchserve.errors import InvalidParameter
+
+MAX_FIELDS = 16
+MAX_FIELD_BYTES = 16_384
+MAX_HEADERS, MAX_HEADER_BYTES = 8, 16_384
+
+
+@dataclass(slots=True)
+class Form:
+    """The parts of a form: text by name, and files by name; file names are not looked at."""
+
+    fields: dict[str, str] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FormLimits:
+    """Which files a form may hold, and how large each may be."""
+
+    files: tuple[str, ...]
+    max_file_bytes: int
+
+
+def parse_form(body: bytes, boundary: bytes, limits: FormLimits) -> Form:
+    """Parse a whole multipart body.
+
+    Raises:
+        InvalidMultipart: it is not one, is cut off, or has too many parts.
+        InvalidParameter: a part is unknown, sent twice, or not UTF-8.
+        PayloadTooLarge: a file is.
+    """
+    reader = _Reader(limits)
+    try:
+        parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": reader.begin,
+                "on_part_data": reader.data,
+                "on_part_end": reader.end,
+                "on_header_field": reader.header_name,
+                "on_header_value": reader.header_value,
+                "on_header_end": reader.header_end,
+                "on_end": reader.finish,
+            },
+            max_header_count=MAX_HEADERS,
+            max_header_size=MAX_HEADER_BYTES,
+        )
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise InvalidMultipart("the body is not a well-formed multipart form") from error
+    if not reader.is_complete:
+        raise InvalidMultipart("the multipart body ends before its last boundary")
+    return reader.form
+
+
+class _Reader:
+    """Collects the parts as the parser finds them."""
+
+    def __init__(self, limits: FormLimits) -> None:
+        self.form = Form()
+        self.is_complete = False
+        self._limits = limits
+        self._parts = 0
+
+    def begin(self) -> None:
+        self._parts += 1
+        if self._parts > MAX_FIELDS:
+            raise InvalidMultipart(f"a form has at most {MAX_FIELDS} parts")
+        self._headers: dict[str, bytes] = {}
+        self._name, self._value = bytearray(), bytearray()
+        self._content = bytearray()
+
+    def header_name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def header_end(self) -> None:
+        self._headers[self._name.decode("latin-1").lower()] = bytes(self._value)
+        self._name, self._value = bytearray(), bytearray()
+
+    def data(self, data: bytes, start: int, end: int) -> None:
+        size = len(self._content) + end - start
+        if size > self._limits.max_file_bytes:
+            raise too_large(size, self._limits.max_file_bytes)
+        self._content += memoryview(data)[start:end]
+
+    def end(self) -> None:
+        _, options = parse_options_header(self._headers.get("content-disposition"))
+        name = _text(options.get(b"name", b""), "a part's name")
+        if name in self.form.files or name in self.form.fields:
+            raise InvalidParameter(f"{name[:64]} was sent twice")
+        if name in self._limits.files:
+            self.form.files[name] = bytes(self._content)
+        elif b"filename" in options:
+            raise InvalidParameter(f"{name[:64]!r} is not a file that is taken here")
+        elif len(self._content) > MAX_FIELD_BYTES:
+            raise InvalidParameter(f"{name[:64]} is longer than {MAX_FIELD_BYTES} bytes",
+                                   limit=MAX_FIELD_BYTES, value=len(self._content))  # fmt: skip
+        else:
+            self.form.fields[name] = _text(bytes(self._content), name[:64])
+
+    def finish(self) -> None:
+        self.is_complete = True
+
+
+def _text(data: bytes, what: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidParameter(f"{what} is not UTF-8") from error

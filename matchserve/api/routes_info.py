@@ -1,0 +1,151 @@
+"""What there is: models, limits, health, metrics and the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi import Path as PathParameter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from matchserve.api import openapi
+from matchserve.api.routes import check_access, service_of
+from matchserve.api.service import Service
+from matchserve.encoding import to_json
+from matchserve.engine.served import ServedModel
+from matchserve.errors import ModelError
+from matchserve.hardware import available_cpus
+
+WEB = Path(__file__).resolve().parent.parent / "web"
+
+Name = Annotated[str, PathParameter(max_length=256)]
+
+models_router = APIRouter(dependencies=[Depends(check_access)], tags=["models"])
+health_router = APIRouter(tags=["operation"])
+
+_OBJECT: dict[str, Any] = {
+    "description": "Done.",
+    "content": {"application/json": {"schema": {"type": "object"}}},
+}
+
+
+@models_router.get(
+    "/v1/models",
+    summary="List the models",
+    responses={200: _OBJECT, **openapi.problems(401, 429)},
+)
+async def models(request: Request) -> Response:
+    """Every model with its card; a broken one says what is wrong with it."""
+    service = service_of(request)
+    fields = {
+        "default": service.settings.default_model,
+        "models": [_model_fields(service, name) for name in service.models],
+    }
+    return _json(fields)
+
+
+@models_router.get(
+    "/v1/models/{name}",
+    summary="One model's card",
+    responses={200: _OBJECT, **openapi.problems(401, 404, 422, 429, 503)},
+)
+async def model(request: Request, name: Name) -> Response:
+    """What the model is, how its patches are cut, and what it was measured to do."""
+    service = service_of(request)
+    service.model(name)
+    return _json(_model_fields(service, name))
+
+
+@models_router.get(
+    "/info", summary="Limits and devices", responses={200: _OBJECT, **openapi.problems(401, 429)}
+)
+async def info(request: Request) -> Response:
+    """The limits of a request, the threads, and the devices that really run."""
+    service = service_of(request)
+    settings, places = service.settings, service.admission.places
+    return _json(
+        {
+            "name": "matchserve",
+            "version": request.app.version,
+            "default_model": settings.default_model,
+            "limits": {
+                "max_image_bytes": settings.max_image_bytes,
+                "max_body_bytes": settings.max_body_bytes,
+                "max_pixels": settings.max_pixels,
+                "max_side": settings.max_side,
+                "min_side": settings.min_side,
+                "max_keypoints": settings.max_keypoints,
+                "max_patches": settings.max_patches,
+                "working_side": settings.working_side,
+                "deadline_s": settings.deadline_s,
+                "running": places.running,
+                "waiting": places.waiting,
+                "running_megapixels": round(places.megapixels, 1),
+            },
+            "threads": {
+                "available": available_cpus(),
+                "lanes": settings.cpus(),
+                "lone_request": settings.lone_threads(),
+            },
+            "models": {name: _status(found) for name, found in service.models.items()},
+        }
+    )
+
+
+@health_router.api_route(
+    "/healthz", methods=["GET", "HEAD"], summary="Is the process alive?", responses={200: _OBJECT}
+)
+async def healthz() -> Response:
+    """Answers as long as the event loop turns."""
+    return _json({"status": "ok"})
+
+
+@health_router.get(
+    "/readyz",
+    summary="Can it serve?",
+    responses={200: _OBJECT, **openapi.problems(404, 503, 504)},
+)
+async def readyz(request: Request) -> Response:
+    """Sends a patch through the default model's batcher, as a request would."""
+    service = service_of(request)
+    await service.probe()
+    statuses = {name: _status(found)["status"] for name, found in service.models.items()}
+    return _json({"status": "ready", "models": statuses})
+
+
+@health_router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    responses={200: {"description": "Text.", "content": {"text/plain": {}}}},
+)
+async def metrics(request: Request) -> Response:
+    """Counters and histograms of this process."""
+    return Response(
+        service_of(request).metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST}
+    )
+
+
+@health_router.get("/", include_in_schema=False)
+async def page() -> Response:
+    """The page."""
+    return FileResponse(WEB / "index.html", headers={"Cache-Control": "no-cache"})
+
+
+def _model_fields(service: Service, name: str) -> dict[str, Any]:
+    found = service.models[name]
+    if isinstance(found, ModelError):
+        return {"name": name, "ready": False, "error": found.message}
+    return {"ready": True, **_status(found), **found.card.model_dump(mode="json")}
+
+
+def _status(found: ServedModel | ModelError) -> dict[str, str]:
+    if isinstance(found, ModelError):
+        return {"status": "not_ready", "cause": found.message}
+    return {"status": "ready", "provider": found.descriptor.provider}
+
+
+def _json(fields: Any) -> Response:
+    return Response(to_json(fields), media_type="application/json")

@@ -1,0 +1,123 @@
+"""`matchserve serve`: the service on a socket, until it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from matchserve.api import logs
+from matchserve.api.app import create_app
+from matchserve.api.protocol import DeadlineProtocol, set_deadlines
+from matchserve.settings import Settings, load_settings, to_environment
+
+MAX_HEADER_BYTES = 65_536
+EXIT_BIND = 1
+
+_log = logging.getLogger(__name__)
+
+
+def serve(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT, finish what was taken, and return the exit code.
+
+    Raises:
+        MatchServeError: it cannot serve with these settings.
+    """
+    logs.configure(settings.log_format)
+    _raise_file_limit()
+    if settings.workers > 1:
+        return _serve_processes(settings)
+    set_deadlines(settings.receive_s, settings.send_s)
+    server = DrainingServer(_config(settings, factory=False))
+    server.run()
+    if not server.started:
+        return EXIT_BIND
+    _leave(0)
+    return 0
+
+
+class DrainingServer(uvicorn.Server):
+    """Says at once that it is not ready, serves what it took, and then ends with success."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Like the original, which raises the signal again at the end: exit code -15, not 0."""
+        signals = (signal.SIGTERM, signal.SIGINT)
+        previous = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains; a second one ends the process at once."""
+        if self.should_exit:
+            _leave(128 + sig)
+        service = getattr(self.config.loaded_app, "state", None)
+        if service is not None:
+            service.service.is_draining = True
+        _log.info("draining: no new connections, up to %d s for what was taken",
+                  self.config.timeout_graceful_shutdown or 0)  # fmt: skip
+        self.should_exit = True
+
+
+def worker_app() -> object:
+    """The application of one worker process, from the environment that `serve` prepared."""
+    settings = load_settings()
+    logs.configure(settings.log_format)
+    set_deadlines(settings.receive_s, settings.send_s)
+    return create_app(settings)
+
+
+def _serve_processes(settings: Settings) -> int:
+    """Several processes on one socket; one that dies is replaced."""
+    os.environ.update(to_environment(settings))
+    config = _config(settings, factory=True)
+    sock = config.bind_socket()
+    Multiprocess(config, sockets=[sock]).run()
+    return 0
+
+
+def _config(settings: Settings, *, factory: bool) -> uvicorn.Config:
+    app = "matchserve.api.serve:worker_app" if factory else create_app(settings)
+    return uvicorn.Config(
+        app,
+        factory=factory,
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        http=DeadlineProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=settings.max_connections,
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=settings.drain_s,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+    )
+
+
+def _raise_file_limit() -> None:
+    """Every connection is a file; take as many as we are allowed."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _leave(code: int) -> None:
+    """End now: a thread that hangs in a model would keep the interpreter from leaving."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
