@@ -6,10 +6,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 HOST ?= 127.0.0.1
 PORT ?= 8000
 
-.PHONY: help install serve test test-all lint bench clean
+.PHONY: help install serve test test-all test-opencv4 lint bench clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,12 @@ test: lint ## all checks and the fast tests
 
 test-all: lint ## all checks and every test
 	$(BIN)/pytest -n 2
+
+# The oldest OpenCV that works with NumPy 2, laid over the environment.
+test-opencv4: $(VENV)/.full ## the core's tests on OpenCV 4
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/opencv4 opencv-python-headless==4.10.0.84
+	PYTHONPATH=$(VENV)/opencv4 $(BIN)/python -c 'import cv2; assert cv2.__version__.startswith("4."), cv2.__version__'
+	PYTHONPATH=$(VENV)/opencv4 $(BIN)/pytest -n 2 -m 'not slow' tests/unit/test_*.py tests/property
 
 bench: $(VENV)/.full ## time every stage against OpenCV's SIFT in one run
 	$(BIN)/matchserve bench
