@@ -49,9 +49,7 @@ class HandcraftedDescriptor:
         """Describe (N, 1, S, S) patches, each as one keypoint in its middle."""
         size = self.card.patch.size
         if patches.shape[1:] != (1, size, size):
-            raise InvalidParameter(
-                f"patches are {patches.shape}, not (N, 1, {size}, {size})"
-            )
+            raise InvalidParameter(f"patches are {patches.shape}, not (N, 1, {size}, {size})")
         sigma = np.float32(size / self.card.patch.magnification)
         middle = Keypoints(
             xy=np.full((1, 2), (size - 1) / 2, np.float32),

@@ -65,19 +65,28 @@ def running_provider(choice: str, running: Sequence[str]) -> str:
     return actual
 
 
+# ONNX Runtime's log levels.
+_LOG_WARNING, _LOG_FATAL = 2, 4
+
 # The smallest ONNX graph that runs: one Relu. Starting it is the only honest test of a device.
 _PROBE_MODEL = base64.b64decode(
     "CAcSADozCgwKAXgSAXkiBFJlbHUSAWdaDwoBeBIKCggIARIECgIIAWIPCgF5EgoKCAgBEgQKAggBQgQKABAN"
 )
 
 
-def start_session(model: bytes, choice: str, threads: int) -> Any:
-    """An ONNX Runtime session on the providers that `choice` stands for."""
+def start_session(model: bytes, choice: str, threads: int, *, quiet: bool = False) -> Any:
+    """An ONNX Runtime session on the providers that `choice` stands for.
+
+    Only when a device was asked for by name may ONNX Runtime print why it cannot be used.
+    """
     ort = import_onnxruntime()
+    ort.set_default_logger_severity(_LOG_FATAL if quiet or choice == "auto" else _LOG_WARNING)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # failures reach us as exceptions or as another provider
+    options.log_severity_level = (
+        _LOG_FATAL  # failures reach us as exceptions or as another provider
+    )
     # Threads that spin while they wait burn the cores that other requests need.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     providers = requested_providers(choice, ort.get_available_providers())
@@ -90,4 +99,6 @@ def probe(choice: ProviderChoice) -> str:
     Raises:
         ProviderUnavailable: it cannot; the message says why.
     """
-    return running_provider(choice, start_session(_PROBE_MODEL, choice, 1).get_providers())
+    return running_provider(
+        choice, start_session(_PROBE_MODEL, choice, 1, quiet=True).get_providers()
+    )
