@@ -59,6 +59,39 @@ def train(
 
 
 @app.command()
+def export(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Model directory to write.")],
+    *,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantise; refused if it loses.")] = False,
+    max_loss: Annotated[
+        float, typer.Option(help="FPR95 that int8 may lose, in points of a hundred.")
+    ] = 0.5,
+    licence: Annotated[str, typer.Option(help="Licence of the weights.")] = "Apache-2.0",
+) -> None:
+    """Write a run's network as a model that matchserve serves, after comparing the two."""
+    from training.data.sources import open_sources
+    from training.export import export as export_run
+    from training.quantise import Gate, export_int8
+    from training.run import read_recipe
+    from training.validation import ValidationSet
+
+    if not int8:
+        card, parity = export_run(run, out, licence=licence)
+        bits = f", {parity.bits} bits differ" if card.kind == "binary" else ""
+        typer.echo(f"{out}: differs by {parity.difference:.1e} on {parity.patches} patches{bits}")
+        return
+    data = read_recipe(run).data
+    stores = open_sources(data.validation, run.parent / "stores")
+    sets = [ValidationSet.of(store, data.validation_pairs) for store in stores]
+    gate = Gate(fpr95_points=max_loss)
+    _, loss = export_int8(run, out, validation=sets, gate=gate, licence=licence)
+    typer.echo(f"{out}: mean cosine {loss.cosine:.5f} to float")
+    for name, (before, after) in loss.fpr95.items():
+        typer.echo(f"{name}: FPR95 {100 * before:.2f} % float, {100 * after:.2f} % int8")
+
+
+@app.command()
 def networks() -> None:
     """List the networks with their parameters and multiply-accumulates per patch."""
     from training.networks import NETWORKS, NetworkOptions, build_network

@@ -1,0 +1,296 @@
+"""From a run to a model directory that matchserve serves, or to a refusal.
+
+The graph takes uint8 patches and gives unit rows or packed bits: everything between is inside it,
+with batch normalisation folded into the convolutions. The directory gets its name only after the
+very file that will be served, loaded as it will be loaded, agrees with the trained network.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, is_model_name, write_card
+from matchserve.models.onnx_model import INPUT, OUTPUT, OnnxDescriptor, sha256_hex
+from matchserve.types import PatchSpec, UInt8
+from training.checkpoint import load_network_weights, read_network
+from training.errors import ExportRefused
+from training.networks import DescriptorNet, build_network
+from training.networks.layers import BatchNorm
+from training.recipe import Recipe
+from training.report import read_log
+from training.run import SAMPLES_FILE, read_recipe
+
+OPSET = 18
+TOLERANCE = 1e-5
+PARITY_PATCHES = 1000
+GOLDEN_PATCHES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far the served file is from the network: largest difference, bits that differ."""
+
+    patches: int
+    difference: float
+    bits: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """A trained network with what its card will say."""
+
+    net: DescriptorNet
+    recipe: Recipe
+    spec: PatchSpec
+    training_data: tuple[str, ...]
+    samples: UInt8
+    metrics: dict[str, Any]
+
+    @classmethod
+    def load(cls, run_dir: Path) -> Trained:
+        """Read a run's final weights, or its newest checkpoint's.
+
+        Raises:
+            RecipeError, CheckpointError, ExportRefused: with the file that is at fault.
+        """
+        recipe = read_recipe(run_dir)
+        entries = read_network(run_dir).entries
+        spec = PatchSpec(**entries["patch_spec"])
+        net = build_network(recipe.network, spec.size)
+        load_network_weights(net, run_dir)
+        try:
+            samples = np.load(run_dir / SAMPLES_FILE, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ExportRefused(f"{run_dir / SAMPLES_FILE}: no patches to compare on") from error
+        made_by = tuple(str(store["made_by"]) for store in entries["training_data"])
+        return cls(net.eval(), recipe, spec, made_by, samples, _last_validation(run_dir))
+
+
+class Served(nn.Module):
+    """A network as it is served: folded, with unit rows or packed bits at the end."""
+
+    def __init__(self, net: DescriptorNet) -> None:
+        super().__init__()
+        self.trunk = folded(net).trunk
+        self.dim, self.is_binary = net.dim, net.head == "binary"
+        self.register_buffer("places", 2.0 ** torch.arange(7, -1, -1), persistent=False)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Describe uint8 (N, 1, S, S)."""
+        features = self.trunk(patches.float()).flatten(1)
+        if self.is_binary:
+            bits = (features > 0).float().reshape(-1, self.dim // 8, 8)
+            packed: Tensor = (bits * self.places).sum(2)
+            return packed.to(torch.uint8)
+        length = (features * features).sum(1, keepdim=True).sqrt()
+        unit: Tensor = features / length.clamp_min(1e-12)
+        return unit
+
+
+def folded(net: DescriptorNet) -> DescriptorNet:
+    """Return a copy in which every batch normalisation is part of the convolution before it."""
+    result = copy.deepcopy(net).eval()
+    layers: list[nn.Module] = []
+    for layer in result.trunk:
+        if isinstance(layer, BatchNorm):
+            layers[-1] = fuse_conv_bn_eval(cast(nn.Conv2d, layers[-1]), layer)
+        elif not isinstance(layer, nn.Dropout):
+            layers.append(layer)
+    result.trunk = nn.Sequential(*layers)
+    return result
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep libraries that log advice as warnings from doing so."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def to_onnx(net: DescriptorNet, spec: PatchSpec) -> bytes:
+    """Return the served graph of `net` as an ONNX file."""
+    example = torch.zeros(2, 1, spec.size, spec.size, dtype=torch.uint8)
+    with quiet(), warnings.catch_warnings():
+        # The exporter warns about its own internals.
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            Served(net).eval().to("cpu", memory_format=torch.contiguous_format),  # type: ignore[call-overload]
+            (example,),
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes={"patches": {0: torch.export.Dim("N")}},
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    if program is None:
+        raise ExportRefused("torch returned no ONNX program")
+    model = program.model_proto
+    _strip(model)
+    onnx.helper.set_model_props(model, {"patch_spec": json.dumps(asdict(spec), sort_keys=True)})
+    onnx.checker.check_model(model, full_check=True)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def export(run_dir: Path, out: Path, *, licence: str = "Apache-2.0") -> tuple[ModelCard, Parity]:
+    """Write the model directory `out` from a run.
+
+    Raises:
+        ExportRefused: `out` is there, is no model name, or the file disagrees with the network.
+    """
+    trained = Trained.load(run_dir)
+    data = to_onnx(trained.net, trained.spec)
+    return write_model(trained, data, out, licence=licence)
+
+
+def write_model(
+    trained: Trained, data: bytes, out: Path, *, licence: str, notes: str = ""
+) -> tuple[ModelCard, Parity]:
+    """Write, load and compare a model of the trained network; name it only if it agrees."""
+    temporary = prepare_directory(out)
+    try:
+        golden = reference(trained.net, trained.samples[:GOLDEN_PATCHES])
+        card = fill_directory(
+            trained, data, temporary, name=out.name, golden=golden, licence=licence, notes=notes
+        )
+        parity = compare(trained, OnnxDescriptor(temporary, provider="cpu"))
+        temporary.rename(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return card, parity
+
+
+def prepare_directory(out: Path) -> Path:
+    """Return an empty directory beside `out`, which must be free and of a legal name."""
+    if not is_model_name(out.name):
+        raise ExportRefused(f"{out.name!r} is no model name: lower case, digits, dot, dash")
+    if out.exists():
+        raise ExportRefused(f"{out}: already there; remove it first")
+    temporary = out.parent / f".{out.name}.{os.getpid()}.partial"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    return temporary
+
+
+def fill_directory(
+    trained: Trained,
+    data: bytes,
+    directory: Path,
+    *,
+    name: str,
+    golden: NDArray[Any],
+    licence: str,
+    notes: str,
+) -> ModelCard:
+    """Write graph, golden patches with their descriptors, and card into `directory`."""
+    (directory / MODEL_FILE).write_bytes(data)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, patches=trained.samples[:GOLDEN_PATCHES], descriptors=golden)
+    (directory / GOLDEN_FILE).write_bytes(buffer.getvalue())
+    is_binary = trained.net.head == "binary"
+    card = ModelCard(
+        name=name,
+        version="1",
+        kind="binary" if is_binary else "float",
+        dim=trained.net.dim,
+        patch=trained.spec,
+        sha256=sha256_hex(data),
+        golden_sha256=sha256_hex(buffer.getvalue()),
+        licence=licence,
+        method=f"{trained.recipe.loss.name}, {trained.recipe.sampler.name} sampling",
+        training_data=trained.training_data,
+        recipe=_public(trained.recipe),
+        metrics=trained.metrics,
+        notes=notes,
+    )
+    write_card(card, directory)
+    return card
+
+
+@torch.no_grad()
+def reference(net: DescriptorNet, patches: UInt8) -> NDArray[Any]:
+    """Describe `patches` with the trained network itself, as it must be served."""
+    features = net.eval().features(torch.from_numpy(patches))
+    if net.head == "binary":
+        return np.packbits(features.numpy() > 0, axis=1)
+    return nn.functional.normalize(features, dim=1).numpy()
+
+
+def compare(trained: Trained, served: OnnxDescriptor) -> Parity:
+    """Compare the served file with the network on a thousand patches.
+
+    Raises:
+        ExportRefused: rows differ by more than 1e-5; or a bit differs whose value is farther than
+            that from zero, which rounding cannot explain.
+    """
+    patches = trained.samples[:PARITY_PATCHES]
+    expected, found = reference(trained.net, patches), served.describe_patches(patches)
+    if trained.net.head == "binary":
+        differs = np.unpackbits(expected ^ found, axis=1).astype(bool)
+        with torch.no_grad():
+            values = trained.net.eval().features(torch.from_numpy(patches)).numpy()
+        worst = float(np.abs(values[differs]).max(initial=0.0))
+        parity = Parity(len(patches), worst, int(differs.sum()))
+    else:
+        parity = Parity(len(patches), float(np.abs(expected - found).max()), 0)
+    if not parity.difference <= TOLERANCE:
+        raise ExportRefused(
+            f"the exported file differs from the network by {parity.difference:.2g} on "
+            f"{parity.patches} patches; {TOLERANCE:g} is allowed"
+        )
+    return parity
+
+
+def _strip(model: Any) -> None:
+    # The exporter notes source files and stack traces on every node.
+    model.ClearField("metadata_props")
+    model.doc_string = ""
+    model.producer_name, model.producer_version = "matchserve", ""
+    graph = model.graph
+    graph.name, graph.doc_string = "descriptor", ""
+    graph.ClearField("metadata_props")
+    graph.ClearField("value_info")
+    for item in (*graph.node, *graph.initializer, *graph.input, *graph.output):
+        item.doc_string = ""
+        item.ClearField("metadata_props")
+
+
+def _public(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe as plain values; of paths, which belong to a machine, the last part."""
+    table = asdict(recipe)
+    table["init_from"] = Path(recipe.init_from).name
+    for part in ("train", "validation"):
+        table["data"][part] = [
+            {**source, "path": Path(source["path"]).name} for source in table["data"][part]
+        ]
+    plain: dict[str, Any] = json.loads(json.dumps(table), parse_constant=str)
+    return plain
+
+
+def _last_validation(run_dir: Path) -> dict[str, Any]:
+    figures: dict[str, float] = {}
+    for line in read_log(run_dir):
+        figures |= {k.removeprefix("fpr95/"): v for k, v in line.items() if k.startswith("fpr95/")}
+    return {"validation_fpr95": figures} if figures else {}
