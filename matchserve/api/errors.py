@@ -49,6 +49,12 @@ class MissingImage(RequestError):
     code, status = "missing_image", 422
 
 
+class HeadersTooLarge(RequestError):
+    """More or longer headers than anybody needs."""
+
+    code, status = "headers_too_large", 431
+
+
 class Unauthorized(RequestError):
     """No API key, or not one of ours."""
 

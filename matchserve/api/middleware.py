@@ -12,13 +12,15 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from matchserve.api.errors import problem_response
+from matchserve.api.errors import HeadersTooLarge, problem_response
 from matchserve.api.logs import ACCESS
 from matchserve.api.metrics import Metrics
 from matchserve.engine.deadline import ClientDeparted
 from matchserve.errors import MatchServeError
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+MAX_HEADERS, MAX_HEADER_BYTES = 100, 32_768
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -64,6 +66,10 @@ class RequestContext:
             await send(message)
 
         try:
+            if _has_too_many_headers(scope):
+                problem = problem_response(HeadersTooLarge("the headers are too large"), request)
+                await problem(scope, receive, send_with_headers)
+                return
             await self.app(scope, receive, send_with_headers)
         except Exception:
             _log.exception("unexpected error", extra={"request_id": request_id})
@@ -91,6 +97,13 @@ class RequestContext:
             "code": scope["state"].get("problem", ""),
         }
         _access.log(logging.DEBUG if quiet else logging.INFO, "request", extra=fields)
+
+
+def _has_too_many_headers(scope: Scope) -> bool:
+    """uvicorn bounds only headers that come in pieces, not those that come at once."""
+    headers = scope["headers"]
+    size = sum(len(name) + len(value) for name, value in headers)
+    return len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES
 
 
 def _complete(headers: MutableHeaders, request_id: str) -> None:

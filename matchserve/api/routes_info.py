@@ -95,9 +95,8 @@ async def info(request: Request) -> Response:
     )
 
 
-@health_router.api_route(
-    "/healthz", methods=["GET", "HEAD"], summary="Is the process alive?", responses={200: _OBJECT}
-)
+@health_router.head("/healthz", include_in_schema=False)
+@health_router.get("/healthz", summary="Is the process alive?", responses={200: _OBJECT})
 async def healthz() -> Response:
     """Answers as long as the event loop turns."""
     return _json({"status": "ok"})
