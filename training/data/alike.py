@@ -30,7 +30,7 @@ def _coarse(patches: UInt8) -> Float32:
     """Cell means under a Gaussian window, of mean zero: (N, 64)."""
     side = patches.shape[1] - patches.shape[1] % COARSE
     cells = patches[:, :side, :side].reshape(-1, COARSE, side // COARSE, COARSE, side // COARSE)
-    rows = cells.mean(axis=(2, 4), dtype=np.float32).reshape(len(patches), -1)
+    rows = cells.mean(axis=(2, 4), dtype=np.float32).reshape(-1, COARSE * COARSE)
     at = np.arange(COARSE) - (COARSE - 1) / 2
     window = np.exp(-(at[:, None] ** 2 + at[None, :] ** 2) / (2 * (COARSE / 3) ** 2)).ravel()
     window = (window / window.sum()).astype(np.float32)

@@ -10,19 +10,9 @@ from typing import Annotated
 import typer
 
 from matchserve.types import PatchSpec
-from training.data.correspond import Tolerance
-from training.data.divide import merge_stores, random_scenes, split_store
-from training.data.photos import PhotoOptions, build_photos
-from training.data.recrop import recrop
-from training.data.report import plot_stores, report_store, scene_table
-from training.data.scenes import SceneOptions, build_scenes
-from training.data.sfm import SfmOptions
-from training.data.sheet import contact_sheet, write_sheet
-from training.data.store import PatchStore
-from training.data.tracks import TrackOptions
-from training.data.views import DEFAULT_LEVELS
 from training.errors import DataError
 
+# Commands import what they need: `train` should not wait for pycolmap.
 app = typer.Typer(
     help="Make, inspect and divide patch stores.", no_args_is_help=True, add_completion=False
 )
@@ -46,7 +36,7 @@ def photos(
     size: Size = 32,
     levels: Annotated[
         str, typer.Option(help="One level a view: easy, medium, hard, night.")
-    ] = ",".join(DEFAULT_LEVELS),
+    ] = "easy,medium,medium,hard,hard,night",
     seed: Annotated[int, typer.Option(help="Of every view; kept in the store.")] = 0,
     max_keypoints: Annotated[int, typer.Option(help="Per view.")] = 3000,
     max_classes: Annotated[int, typer.Option(help="Per photograph.")] = 1000,
@@ -57,6 +47,10 @@ def photos(
     workers: Workers = None,
 ) -> None:
     """Classes from single photographs: synthetic views, keypoints detected again in each."""
+    from training.data.correspond import Tolerance
+    from training.data.photos import PhotoOptions, build_photos
+    from training.data.report import report_store
+
     options = PhotoOptions(
         spec=PatchSpec(size=size, magnification=magnification),
         levels=tuple(level.strip() for level in levels.split(",") if level.strip()),
@@ -92,6 +86,11 @@ def scenes(
     workers: Workers = None,
 ) -> None:
     """Classes from real multi-view sets, verified by structure from motion."""
+    from training.data.report import report_store
+    from training.data.scenes import SceneOptions, build_scenes
+    from training.data.sfm import SfmOptions
+    from training.data.tracks import TrackOptions
+
     options = SceneOptions(
         spec=PatchSpec(size=size, magnification=magnification),
         sfm=SfmOptions(model=model, max_keypoints=max_keypoints, seed=seed),
@@ -112,6 +111,8 @@ def info(
     plot: Annotated[Path | None, typer.Option(help="Draw the distributions as PNG.")] = None,
 ) -> None:
     """Counts, class sizes, scenes and SIFT's FPR95 of stores."""
+    from training.data.report import plot_stores, report_store, scene_table
+
     for store in stores:
         typer.echo(f"{store}\n{report_store(store)}\n{scene_table(store)}")
     if plot is not None:
@@ -124,6 +125,9 @@ def merge(
     output: Output,
 ) -> None:
     """All classes of several stores in one."""
+    from training.data.divide import merge_stores
+    from training.data.report import report_store
+
     typer.echo(report_store(merge_stores(stores, output, made_by=_command())))
 
 
@@ -137,6 +141,10 @@ def split(
     seed: Annotated[int, typer.Option(help="Of the random choice.")] = 0,
 ) -> None:
     """Hold out whole scenes; a scene is never on both sides."""
+    from training.data.divide import random_scenes, split_store
+    from training.data.report import report_store
+    from training.data.store import PatchStore
+
     if (scene is None) == (count is None):
         raise DataError("a split needs either --scene, once or more, or --count")
     held = scene if scene else random_scenes(PatchStore.open(store), count or 0, seed)
@@ -152,6 +160,9 @@ def show(
     seed: Annotated[int, typer.Option(help="Of the choice.")] = 0,
 ) -> None:
     """A contact sheet of random classes, to be looked at."""
+    from training.data.sheet import contact_sheet, write_sheet
+    from training.data.store import PatchStore
+
     write_sheet(output, contact_sheet(PatchStore.open(store), classes=classes, seed=seed))
 
 
@@ -165,9 +176,38 @@ def recrop_command(
     workers: Workers = None,
 ) -> None:
     """The same classes with another magnification or size; nothing is detected again."""
+    from training.data.recrop import recrop
+    from training.data.report import report_store
+
     spec = PatchSpec(size=size, magnification=magnification)
     recrop(store, directories, output, spec, workers=workers, made_by=_command())
     typer.echo(report_store(output))
+
+
+@app.command()
+def phototour(
+    data_dir: Annotated[Path, typer.Option(help="An unpacked set: liberty, notredame, …")],
+    output: Output,
+    size: Size = 32,
+) -> None:
+    """Import a UBC PhotoTour set; the same command goes on after a break."""
+    from training.data.phototour import import_phototour
+    from training.data.report import report_store
+
+    typer.echo(report_store(import_phototour(data_dir, output, size=size, made_by=_command())))
+
+
+@app.command()
+def hpatches(
+    data_dir: Annotated[Path, typer.Option(help="hpatches-release, with tasks/ in or by it.")],
+    output: Output,
+    size: Size = 32,
+) -> None:
+    """Import the HPatches release; the same command goes on after a break."""
+    from training.data.hpatches import import_hpatches
+    from training.data.report import report_store
+
+    typer.echo(report_store(import_hpatches(data_dir, output, size=size, made_by=_command())))
 
 
 def _command() -> str:

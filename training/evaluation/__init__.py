@@ -1,0 +1,1 @@
+"""Measure descriptors: predictions first, then scores."""

@@ -1,0 +1,155 @@
+"""Benchmark `pose`: relative pose of pairs with known cameras, AUC@5/10/20 degrees."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from matchserve.types import Float64
+from matchserve.vision.geometry import VerifyOptions, verify
+from training.data.images import read_image
+from training.evaluation.cameras import View, find_scenes, relative_pose
+from training.evaluation.predictions import ImageSet, Predictions, predict
+from training.evaluation.protocol import (
+    BenchmarkResult,
+    Model,
+    ModelResult,
+    Options,
+    digest_files,
+    stamp_of,
+)
+from training.evaluation.scores import (
+    direction_error_deg,
+    epipolar_ok,
+    error_auc,
+    rotation_error_deg,
+)
+
+AUC_LIMITS = (5, 10, 20)
+MAX_AXIS_ANGLE_DEG = 60.0
+CORRECT_PX = 2.0
+
+
+def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
+    """Estimate the pose of every pair with every model."""
+    scenes = find_scenes(data)
+    views = {f"{s}/{name}": v for s, held in scenes.items() for name, v in held.items()}
+    images = _image_set(scenes, views, options)
+    results = {}
+    for model in models:
+        predictions = predict(model, images, options)
+        results[model.name] = score(predictions, images, views, options, model.stamp)
+    protocol = {
+        **options.protocol("max_keypoints", "ratio", "threshold_px", "seed", "limit"),
+        "matcher": "mutual nearest neighbour",
+        "estimator": "PoseLib relative pose, known intrinsics",
+        "pairs": f"viewing directions within {MAX_AXIS_ANGLE_DEG:g} degrees",
+        "correct_px": CORRECT_PX,
+    }
+    return BenchmarkResult("pose", protocol, images.digest, results)
+
+
+def score(
+    predictions: Predictions,
+    images: ImageSet,
+    views: Mapping[str, View],
+    options: Options,
+    stamp: str = "",
+) -> ModelResult:
+    """Figures of one model over all pairs, and AUC@10 for each scene."""
+    rows = [_score_pair(predictions, pair, views, options) for pair in images.pairs]
+    samples = {name: [row[name] for row in rows] for name in rows[0]}
+    groups = tuple(one.split("/")[0] for one, _ in images.pairs)
+    errors = samples["pose_error_deg"]
+    figures = {
+        f"pose_auc@{limit}": area
+        for limit, area in zip(AUC_LIMITS, error_auc(errors, AUC_LIMITS), strict=True)
+    }
+    for name in ("matches", "correct", "precision", "inliers"):
+        figures[name] = float(np.mean(samples[name]))
+    for group in dict.fromkeys(groups):
+        own = [e for e, g in zip(errors, groups, strict=True) if g == group]
+        figures[f"{group}: pose_auc@10"] = error_auc(own, [10])[0]
+        figures[f"{group}: inliers"] = float(
+            np.mean([n for n, g in zip(samples["inliers"], groups, strict=True) if g == group])
+        )
+    # What one pair adds to AUC@10, so that a difference of AUC can be bootstrapped over pairs.
+    samples["pose_auc@10"] = [max(0.0, 1 - error / 10) for error in errors]
+    units = tuple(f"{one}-{other.split('/')[1]}" for one, other in images.pairs)
+    limits = np.linspace(0, 20, 41)
+    recall = [float(np.mean(np.array(errors) <= limit)) for limit in limits]
+    return ModelResult(
+        figures, units, groups, samples, {"recall": {"x": limits.tolist(), "y": recall}}, stamp
+    )
+
+
+def _score_pair(
+    predictions: Predictions, pair: tuple[str, str], views: Mapping[str, View], options: Options
+) -> dict[str, float]:
+    one, other = views[pair[0]], views[pair[1]]
+    left, right = predictions.points(pair)
+    left, right = one.undistort(left), other.undistort(right)
+    rotation, translation = relative_pose(one, other)
+    rule = VerifyOptions(
+        kind="pose",
+        threshold_px=options.threshold_px,
+        seed=options.seed,
+        cameras=(one.camera, other.camera),
+    )
+    found = verify(left, right, (predictions.sizes[pair[0]], predictions.sizes[pair[1]]), rule)
+    error = 180.0
+    if found.pose is not None:
+        error = max(
+            rotation_error_deg(found.pose[:, :3], rotation),
+            direction_error_deg(found.pose[:, 3], translation),
+        )
+    correct = epipolar_ok(
+        _essential(rotation, translation),
+        _rays(one, left),
+        _rays(other, right),
+        (one.camera.fx + other.camera.fx) / 2,
+        CORRECT_PX,
+    )
+    return {
+        "pose_error_deg": error,
+        "matches": float(len(left)),
+        "correct": float(correct.sum()),
+        "precision": float(correct.mean()) if len(correct) else 0.0,
+        "inliers": float(found.inliers.sum()),
+    }
+
+
+def _image_set(
+    scenes: Mapping[str, Mapping[str, View]], views: Mapping[str, View], options: Options
+) -> ImageSet:
+    pairs = []
+    nearest = np.cos(np.radians(MAX_AXIS_ANGLE_DEG))
+    for scene, held in scenes.items():
+        for one, other in itertools.combinations(held, 2):
+            if held[one].axis @ held[other].axis >= nearest:
+                pairs.append((f"{scene}/{one}", f"{scene}/{other}"))
+    if options.limit is not None and len(pairs) > options.limit:
+        chosen = np.random.default_rng(options.seed).permutation(len(pairs))[: options.limit]
+        pairs = [pairs[number] for number in sorted(chosen)]
+    used = {name for pair in pairs for name in pair}
+    loaders = {name: partial(read_image, v.path) for name, v in views.items() if name in used}
+    poses = {
+        name: np.column_stack([v.rotation, v.translation]).round(6).tolist()
+        for name, v in views.items()
+    }
+    digest = stamp_of(files=digest_files(views[name].path for name in sorted(used)), poses=poses)
+    return ImageSet(loaders, pairs, digest)
+
+
+def _essential(rotation: Float64, translation: Float64) -> Float64:
+    x, y, z = translation / max(float(np.linalg.norm(translation)), 1e-12)
+    return np.asarray(np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) @ rotation)
+
+
+def _rays(view: View, xy: Float64) -> Float64:
+    camera = view.camera
+    return np.asarray((xy - [camera.cx, camera.cy]) / [camera.fx, camera.fy])

@@ -1,0 +1,149 @@
+"""Benchmark `rotation`: photographs turned in their plane, and enlarged or reduced.
+
+The images under the given folders are turned by every 15 degrees and scaled by half octaves;
+keypoints are detected again in each, and matches within 3 px of the truth are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from matchserve.types import Float64, Image
+from training.data.images import list_images, read_image
+from training.evaluation.predictions import ImageSet, predict
+from training.evaluation.protocol import (
+    BenchmarkResult,
+    Model,
+    ModelResult,
+    Options,
+    digest_files,
+)
+from training.evaluation.scores import mutually_nearest, transfer_error
+
+ANGLES_DEG = tuple(range(0, 360, 15))
+OCTAVES = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0)
+CORRECT_PX = 3.0
+IMAGES = 6
+MAX_SIDE = 800
+
+
+def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
+    """Count correct matches at every angle and scale."""
+    images, truth = _views(data, options)
+    results = {}
+    for model in models:
+        predictions = predict(model, images, options)
+        samples: dict[str, list[float]] = {"correct": [], "ceiling": []}
+        for pair in images.pairs:
+            error = transfer_error(truth[pair], *predictions.points(pair))
+            samples["correct"].append(float((error <= CORRECT_PX).sum()))
+            left, right = (predictions.keypoints[name].xy for name in pair)
+            ceiling = mutually_nearest(truth[pair], left, right, CORRECT_PX)
+            samples["ceiling"].append(float(ceiling))
+        results[model.name] = _result(samples, images, model.stamp)
+    protocol = {
+        **options.protocol("max_keypoints", "ratio", "limit"),
+        "matcher": "mutual nearest neighbour",
+        "correct_px": CORRECT_PX,
+        "max_side": MAX_SIDE,
+    }
+    return BenchmarkResult("rotation", protocol, images.digest, results)
+
+
+def similarity(size: tuple[int, int], angle_deg: float, octaves: float) -> Float64:
+    """The homography that turns (clockwise as seen) and scales an image onto its own canvas."""
+    width, height = size
+    scale = 2.0**octaves
+    cosine, sine = scale * np.cos(np.radians(angle_deg)), scale * np.sin(np.radians(angle_deg))
+    centre = np.array([(width - 1) / 2, (height - 1) / 2])
+    turn = np.array([[cosine, -sine], [sine, cosine]])
+    canvas = (np.array(canvas_size(size, angle_deg, octaves)) - 1) / 2
+    matrix = np.eye(3)
+    matrix[:2, :2] = turn
+    matrix[:2, 2] = canvas - turn @ centre
+    return matrix
+
+
+def canvas_size(size: tuple[int, int], angle_deg: float, octaves: float) -> tuple[int, int]:
+    """Width and height that hold the whole turned and scaled image."""
+    width, height = size
+    c, s = abs(np.cos(np.radians(angle_deg))), abs(np.sin(np.radians(angle_deg)))
+    scale = 2.0**octaves
+    return (
+        max(32, int(np.ceil(scale * (c * width + s * height)))),
+        max(32, int(np.ceil(scale * (s * width + c * height)))),
+    )
+
+
+def turned(path: Path, angle_deg: float, octaves: float) -> Image:
+    """Read, turn and scale an image; its own grey mean fills the corners."""
+    grey = np.asarray(_read(path))
+    size = (grey.shape[1], grey.shape[0])
+    if octaves < 0:
+        grey = np.asarray(cv2.GaussianBlur(grey, (0, 0), 0.5 * np.sqrt(4.0**-octaves - 1)))
+    canvas = canvas_size(size, angle_deg, octaves)
+    out = cv2.warpPerspective(
+        grey,
+        similarity(size, angle_deg, octaves),
+        canvas,
+        flags=cv2.INTER_CUBIC,
+        borderValue=float(grey.mean()),
+    )
+    return Image(np.asarray(out, np.uint8), canvas)
+
+
+def _read(path: Path) -> np.ndarray:
+    return read_image(path, max_side=MAX_SIDE).grey
+
+
+def _views(data: list[Path], options: Options) -> tuple[ImageSet, dict[tuple[str, str], Float64]]:
+    found = list(list_images(data).items())
+    # Evenly spread over the folders, so that sequences of one place count once or so.
+    step = max(1, len(found) // (options.limit or IMAGES))
+    chosen = found[::step][: options.limit or IMAGES]
+    steps = [(float(angle), 0.0) for angle in ANGLES_DEG]
+    steps += [(0.0, octaves) for octaves in OCTAVES if octaves]
+    loaders, pairs, truth = {}, [], {}
+    for name, path in chosen:
+        grey = _read(path)
+        size = (grey.shape[1], grey.shape[0])
+        loaders[name] = partial(turned, path, 0.0, 0.0)
+        for angle, octaves in steps:
+            other = f"{name}@{angle:g},{octaves:g}"
+            loaders[other] = partial(turned, path, angle, octaves)
+            pairs.append((name, other))
+            truth[name, other] = similarity(size, angle, octaves)
+    digest = digest_files(path for _, path in chosen)
+    return ImageSet(loaders, pairs, digest), truth
+
+
+def _result(samples: dict[str, list[float]], images: ImageSet, stamp: str) -> ModelResult:
+    """Means by angle and by scale."""
+    at = [other.rpartition("@")[2].split(",") for _, other in images.pairs]
+    angle = np.array([float(a) for a, _ in at])
+    octave = np.array([float(o) for _, o in at])
+    correct, ceiling = np.array(samples["correct"]), np.array(samples["ceiling"])
+    by_angle = [float(correct[(angle == a) & (octave == 0)].mean()) for a in ANGLES_DEG]
+    by_octave = [float(correct[(octave == o) & (angle == 0)].mean()) for o in OCTAVES]
+    turns = (octave == 0) & (angle != 0)
+    figures = {
+        "correct over rotations": float(correct[turns].mean()),
+        "lowest over rotations": min(by_angle[1:]),
+        "ceiling over rotations": float(ceiling[turns].mean()),
+        "correct over scales": float(correct[octave != 0].mean()),
+        "ceiling over scales": float(ceiling[octave != 0].mean()),
+    }
+    figures.update({f"correct at {a} deg": v for a, v in zip(ANGLES_DEG, by_angle, strict=True)})
+    figures.update({f"correct at {o:+g} oct": v for o, v in zip(OCTAVES, by_octave, strict=True)})
+    curves = {
+        "correct matches by angle (degrees)": {"x": [float(a) for a in ANGLES_DEG], "y": by_angle},
+        "correct matches by scale (octaves)": {"x": list(OCTAVES), "y": by_octave},
+    }
+    units = tuple(other for _, other in images.pairs)
+    groups = tuple(one for one, _ in images.pairs)
+    return ModelResult(figures, units, groups, samples, curves, stamp)

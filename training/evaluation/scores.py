@@ -1,0 +1,112 @@
+"""Figures of merit on matched images: accuracy of matches, area under error curves, ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve.types import Bool, Float64
+from matchserve.vision.matching import import_faiss
+
+
+def apply_homography(homography: Float64, xy: NDArray[Any]) -> Float64:
+    """Map points (N, 2)."""
+    moved = np.c_[np.asarray(xy, np.float64), np.ones(len(xy))] @ homography.T
+    return np.asarray(moved[:, :2] / moved[:, 2:])
+
+
+def transfer_error(homography: Float64, xy0: NDArray[Any], xy1: NDArray[Any]) -> Float64:
+    """Distance in image 1 between the mapped points of image 0 and those matched, in pixels."""
+    return np.asarray(np.linalg.norm(apply_homography(homography, xy0) - xy1, axis=1))
+
+
+def mutually_nearest(
+    homography: Float64, xy0: NDArray[Any], xy1: NDArray[Any], radius_px: float
+) -> int:
+    """How many keypoints could be matched at best: each other's nearest by geometry, in radius."""
+    if not len(xy0) or not len(xy1):
+        return 0
+    moved = apply_homography(homography, xy0)
+    finite = np.isfinite(moved).all(axis=1)
+    moved, other = moved[finite], np.asarray(xy1, np.float64)
+    forward = _nearest(moved, other)
+    backward = _nearest(other, moved)
+    mutual = backward[forward] == np.arange(len(moved))
+    near = np.linalg.norm(moved - other[forward], axis=1) <= radius_px
+    return int((mutual & near).sum())
+
+
+def corner_error(estimated: Float64 | None, truth: Float64, size: tuple[int, int]) -> float:
+    """Mean distance of the four mapped corners of image 0, in pixels; infinite without estimate."""
+    if estimated is None:
+        return float("inf")
+    width, height = size
+    corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
+    gap = apply_homography(estimated, corners) - apply_homography(truth, corners)
+    return float(np.linalg.norm(gap, axis=1).mean())
+
+
+def error_auc(errors: Sequence[float], limits: Sequence[float]) -> list[float]:
+    """Area under the recall curve of `errors` up to each limit, as a share of the limit.
+
+    The curve goes through (0, 0) and the sorted errors, and is cut off at the limit: the rule of
+    the pose benchmarks since SuperGlue.
+    """
+    ordered = np.sort(np.asarray(errors, np.float64))
+    recall = np.arange(1, len(ordered) + 1) / max(1, len(ordered))
+    ordered, recall = np.r_[0.0, ordered], np.r_[0.0, recall]
+    areas = []
+    for limit in limits:
+        last = int(np.searchsorted(ordered, limit))
+        x = np.r_[ordered[:last], limit]
+        y = np.r_[recall[:last], recall[last - 1]]
+        areas.append(float((np.diff(x) * (y[1:] + y[:-1])).sum() / 2 / limit))
+    return areas
+
+
+def rotation_error_deg(estimated: Float64, truth: Float64) -> float:
+    """Angle of the rotation between two rotations."""
+    cosine = (np.trace(estimated.T @ truth) - 1) / 2
+    return float(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
+
+
+def direction_error_deg(estimated: Float64, truth: Float64) -> float:
+    """Angle between two translations, of unknown length but known sign."""
+    cosine = estimated @ truth / (np.linalg.norm(estimated) * np.linalg.norm(truth))
+    return float(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
+
+
+def epipolar_ok(
+    essential: Float64,
+    rays0: Float64,
+    rays1: Float64,
+    focal_px: float,
+    limit_px: float,
+) -> Bool:
+    """Whether matched normalised points (N, 2) lie within `limit_px` of the true epipolar lines.
+
+    By Sampson's distance, in pixels of the mean focal length.
+    """
+    p0, p1 = np.c_[rays0, np.ones(len(rays0))], np.c_[rays1, np.ones(len(rays1))]
+    line1, line0 = p0 @ essential.T, p1 @ essential
+    algebraic = np.einsum("nk,nk->n", p1, line1)
+    spread = line1[:, 0] ** 2 + line1[:, 1] ** 2 + line0[:, 0] ** 2 + line0[:, 1] ** 2
+    distance = np.abs(algebraic) / np.sqrt(np.maximum(spread, 1e-18)) * focal_px
+    return np.asarray(distance <= limit_px)
+
+
+def _nearest(queries: Float64, base: Float64) -> NDArray[np.int64]:
+    # FAISS squares coordinates in single precision: ask for a few, choose in double.
+    middle = base.mean(axis=0)
+    count = min(4, len(base))
+    _, index = import_faiss().knn(
+        np.ascontiguousarray(queries - middle, np.float32),
+        np.ascontiguousarray(base - middle, np.float32),
+        count,
+    )
+    gap = np.linalg.norm(queries[:, None] - base[index], axis=2)
+    rows = np.arange(len(queries))
+    return np.asarray(index[rows, gap.argmin(axis=1)], np.int64)
