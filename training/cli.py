@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from matchserve.errors import MatchServeError
+from training.data import commands as data_commands
+from training.evaluation import commands as evaluation_commands
 
 app = typer.Typer(
     name="training",
@@ -20,6 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(data_commands.app, name="data")
+app.command()(evaluation_commands.evaluate)
+app.command()(evaluation_commands.compare)
 
 SetOption = Annotated[
     list[str] | None,
