@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -37,6 +37,7 @@ app = typer.Typer(
 )
 
 DRAWING_SIDE = 1600
+JSON, NPZ, PNG = "application/json", "application/x-npz", "image/png"
 
 Model = Annotated[str, typer.Option(help="Model name, or path to a model directory.")]
 ModelsDir = Annotated[
@@ -78,8 +79,18 @@ def match(
     draw: Annotated[Path | None, typer.Option(help="Draw the matches here, as PNG.")] = None,
     models_dir: ModelsDir = None,
     provider: ProviderOption = "auto",
+    server: Annotated[
+        str | None, typer.Option(help="Ask a running service, e.g. http://localhost:8000.")
+    ] = None,
 ) -> None:
     """Match two images."""
+    if server is not None:
+        fields = {
+            "model": model, "max_keypoints": max_keypoints, "ratio": ratio, "verify": verify,
+            "threshold_px": threshold_px, "upright": upright, "max_side": max_side, "exif": exif,
+        }  # fmt: skip
+        _match_on_server(server, (image0, image1), fields, (json, npz, draw))
+        return
     options = Options(
         detect=DetectOptions(max_keypoints=max_keypoints, upright=upright, max_side=max_side),
         match=MatchOptions(ratio=ratio),
@@ -236,6 +247,26 @@ def main() -> None:
             f"[red]error:[/] {escape(error.message)}", highlight=False, soft_wrap=True
         )
         sys.exit(error.exit_code)
+
+
+def _match_on_server(
+    url: str,
+    images: tuple[Path, Path],
+    fields: dict[str, Any],
+    outputs: tuple[Path | None, Path | None, Path | None],
+) -> None:
+    """The same through a service, which describes and matches."""
+    from matchserve.client import Client  # httpx is not needed otherwise
+
+    with Client(url) as client:
+        for path, accept in zip(outputs, (JSON, NPZ, PNG), strict=True):
+            if path is not None:
+                _write(path, client.match_as(accept, *images, **fields))
+        found = client.match(*images, **fields)
+    _say(
+        f"[bold]{len(found.matches)} matches, {int(found.inliers.sum())} inliers[/]\n"
+        f"{len(found.keypoints0)} and {len(found.keypoints1)} keypoints, {found.model} at {url}"
+    )
 
 
 def _verify_options(

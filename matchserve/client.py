@@ -1,0 +1,333 @@
+"""Ask a matchserve service from Python: `Client` blocks, `AsyncClient` awaits, both the same.
+
+>>> from matchserve.client import Client
+>>> with Client("http://localhost:8000") as client:  # doctest: +SKIP
+...     result = client.match("a.jpg", "b.jpg", verify="homography")
+...     result.points0, result.points1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve.encoding import features_from_npz, features_npz
+from matchserve.errors import CapacityError, InvalidParameter, MatchServeError
+from matchserve.matcher import read_file
+from matchserve.types import Features, Float32, Int32, UInt8
+
+Source: TypeAlias = bytes | str | PathLike[str]
+"""Encoded bytes, or a path to an image file."""
+
+NPZ = "application/x-npz"
+# A busy service says when to come back; one that says nothing is asked again after this.
+RETRY_STATUSES = (429, 502, 503)
+DEFAULT_WAIT_S = 1.0
+MAX_WAIT_S = 30.0
+
+
+class ServiceError(MatchServeError):
+    """The service refused; `problem` is its problem+json."""
+
+    def __init__(self, status: int, problem: dict[str, Any]) -> None:
+        super().__init__(str(problem.get("detail") or f"the service answered {status}"))
+        self.http_status = status
+        self.problem = problem
+        self.problem_code = str(problem.get("code", "unknown"))
+
+
+class Unreachable(CapacityError):
+    """No service answers at that address."""
+
+    code = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMatch:
+    """A match as a client sees it: keypoints of both images, and pairs of their rows."""
+
+    model: str
+    keypoints0: Float32
+    keypoints1: Float32
+    matches: Int32
+    scores: Float32
+    inliers: NDArray[np.bool_]
+    geometry_kind: str
+    geometry_matrix: NDArray[np.float64] | None
+    confidence: float
+
+    @property
+    def points0(self) -> Float32:
+        """Matched points in the first image, (M, 2)."""
+        return self.keypoints0[self.matches[:, 0]]
+
+    @property
+    def points1(self) -> Float32:
+        """Matched points in the second image, (M, 2)."""
+        return self.keypoints1[self.matches[:, 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One request, and what to do with its body."""
+
+    method: str
+    path: str
+    accept: str = "application/json"
+    arguments: dict[str, Any] | None = None
+
+    def options(self) -> dict[str, Any]:
+        return {"headers": {"Accept": self.accept}, **(self.arguments or {})}
+
+
+def _wait_s(answer: httpx.Response) -> float:
+    try:
+        return min(MAX_WAIT_S, float(answer.headers.get("retry-after", DEFAULT_WAIT_S)))
+    except ValueError:
+        return DEFAULT_WAIT_S
+
+
+def _checked(answer: httpx.Response) -> httpx.Response:
+    if answer.is_success:
+        return answer
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = {}
+    raise ServiceError(answer.status_code, problem if isinstance(problem, dict) else {})
+
+
+def _bytes(source: Source) -> bytes:
+    return source if isinstance(source, bytes) else read_file(Path(source))
+
+
+def _fields(options: dict[str, Any]) -> dict[str, str]:
+    """Options as form fields; None means the service's default."""
+    texts = {True: "true", False: "false"}
+    return {
+        name: texts[value] if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if value is not None
+    }
+
+
+def _match_call(image0: Source, image1: Source, options: dict[str, Any], accept: str) -> _Call:
+    files = {"image0": _bytes(image0), "image1": _bytes(image1)}
+    return _Call("POST", "/v1/match", accept, {"files": files, "data": _fields(options)})
+
+
+def _features_call(image: Source, options: dict[str, Any]) -> _Call:
+    arguments = {"files": {"image": _bytes(image)}, "data": _fields(options)}
+    return _Call("POST", "/v1/features", NPZ, arguments)
+
+
+def _match_features_call(
+    features0: Features, features1: Features, options: dict[str, Any]
+) -> _Call:
+    files = {"features0": features_npz(features0), "features1": features_npz(features1)}
+    arguments = {"files": files, "data": _fields(options)}
+    return _Call("POST", "/v1/features/match", NPZ, arguments)
+
+
+def _patches_call(patches: UInt8, model: str | None) -> _Call:
+    if patches.dtype != np.uint8 or patches.ndim not in (3, 4):
+        raise InvalidParameter("patches are uint8 of (N, S, S) or (N, 1, S, S)")
+    arguments = {
+        "content": patches.tobytes(),
+        "params": {"model": model or ""},
+        "headers": {"Accept": NPZ, "Content-Type": "application/octet-stream"},
+    }
+    return _Call("POST", "/v1/patches", NPZ, arguments)
+
+
+def _read_match(answer: httpx.Response) -> ClientMatch:
+    with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
+        matrix = arrays["geometry_matrix"]
+        return ClientMatch(
+            model=str(arrays["model"]),
+            keypoints0=arrays["keypoints0"],
+            keypoints1=arrays["keypoints1"],
+            matches=arrays["matches"],
+            scores=arrays["scores"],
+            inliers=arrays["inliers"],
+            geometry_kind=str(arrays["geometry_kind"]),
+            geometry_matrix=None if np.isnan(matrix).any() else matrix,
+            confidence=float(arrays["geometry_confidence"]),
+        )
+
+
+def _read_rows(answer: httpx.Response) -> NDArray[Any]:
+    with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
+        return np.asarray(arrays["descriptors"])
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    return {"X-API-Key": api_key} if api_key else {}
+
+
+class Client:
+    """A service, asked one thing at a time; close it, or use it in a `with` block.
+
+    A busy service (429, 503) is asked again after the time it names, `retries` times.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 60.0,
+        retries: int = 3,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.retries = retries
+        self._http = httpx.Client(
+            base_url=url, timeout=timeout_s, headers=_headers(api_key), transport=transport
+        )
+
+    def match(self, image0: Source, image1: Source, **options: Any) -> ClientMatch:
+        """Match two images; options are the fields of POST /v1/match.
+
+        Raises:
+            ServiceError: the service refuses.
+        """
+        return _read_match(self._send(_match_call(image0, image1, options, NPZ)))
+
+    def match_as(self, media_type: str, image0: Source, image1: Source, **options: Any) -> bytes:
+        """The same as the service writes it: JSON, npz, msgpack or a PNG."""
+        return self._send(_match_call(image0, image1, options, media_type)).content
+
+    def features(self, image: Source, **options: Any) -> Features:
+        """Describe an image; options are the fields of POST /v1/features."""
+        return features_from_npz(self._send(_features_call(image, options)).content)
+
+    def match_features(
+        self, features0: Features, features1: Features, **options: Any
+    ) -> ClientMatch:
+        """Match two described images."""
+        return _read_match(self._send(_match_features_call(features0, features1, options)))
+
+    def patches(self, patches: UInt8, model: str | None = None) -> NDArray[Any]:
+        """Describe (N, S, S) uint8 patches: one row each."""
+        return _read_rows(self._send(_patches_call(patches, model)))
+
+    def models(self) -> dict[str, Any]:
+        """What GET /v1/models answers."""
+        listed: dict[str, Any] = self._send(_Call("GET", "/v1/models")).json()
+        return listed
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _send(self, call: _Call) -> httpx.Response:
+        answer = self._request(call)
+        for _ in range(self.retries):
+            if answer.status_code not in RETRY_STATUSES:
+                break
+            time.sleep(_wait_s(answer))
+            answer = self._request(call)
+        return _checked(answer)
+
+    def _request(self, call: _Call) -> httpx.Response:
+        try:
+            return self._http.request(call.method, call.path, **call.options())
+        except httpx.TransportError as error:
+            raise Unreachable(f"no service at {self._http.base_url}: {error}") from error
+
+
+class AsyncClient:
+    """The same for asyncio; use it in an `async with` block."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 60.0,
+        retries: int = 3,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.retries = retries
+        self._http = httpx.AsyncClient(
+            base_url=url, timeout=timeout_s, headers=_headers(api_key), transport=transport
+        )
+
+    async def match(self, image0: Source, image1: Source, **options: Any) -> ClientMatch:
+        """Match two images; options are the fields of POST /v1/match.
+
+        Raises:
+            ServiceError: the service refuses.
+        """
+        return _read_match(await self._send(_match_call(image0, image1, options, NPZ)))
+
+    async def features(self, image: Source, **options: Any) -> Features:
+        """Describe an image; options are the fields of POST /v1/features."""
+        return features_from_npz((await self._send(_features_call(image, options))).content)
+
+    async def match_features(
+        self, features0: Features, features1: Features, **options: Any
+    ) -> ClientMatch:
+        """Match two described images."""
+        call = _match_features_call(features0, features1, options)
+        return _read_match(await self._send(call))
+
+    async def patches(self, patches: UInt8, model: str | None = None) -> NDArray[Any]:
+        """Describe (N, S, S) uint8 patches: one row each."""
+        return _read_rows(await self._send(_patches_call(patches, model)))
+
+    async def models(self) -> dict[str, Any]:
+        """What GET /v1/models answers."""
+        listed: dict[str, Any] = (await self._send(_Call("GET", "/v1/models"))).json()
+        return listed
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _send(self, call: _Call) -> httpx.Response:
+        answer = await self._request(call)
+        for _ in range(self.retries):
+            if answer.status_code not in RETRY_STATUSES:
+                break
+            await asyncio.sleep(_wait_s(answer))
+            answer = await self._request(call)
+        return _checked(answer)
+
+    async def _request(self, call: _Call) -> httpx.Response:
+        try:
+            return await self._http.request(call.method, call.path, **call.options())
+        except httpx.TransportError as error:
+            raise Unreachable(f"no service at {self._http.base_url}: {error}") from error
