@@ -132,6 +132,8 @@ def shares_of(weights: Sequence[float], batch: int) -> list[int]:
 
 def ahead(prepare: Callable[[int], T], first: int, last: int) -> Iterator[tuple[int, T, float]]:
     """Yield (step, prepared, seconds waited), preparing one step in the background."""
+    if first >= last:
+        return
     with ThreadPoolExecutor(1) as worker:
         pending = worker.submit(prepare, first)
         for step in range(first, last):

@@ -120,6 +120,61 @@ def recipes() -> None:
     Console().print(table)
 
 
+@app.command()
+def verify(
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="Which methods; all without any.")
+    ] = None,
+) -> None:
+    """Train each method briefly on generated patches: FPR95 beside SIFT's, pass or fail."""
+    from training.verify import verify_all
+
+    table = Table("method", "FPR95", "band", "SIFT", "seconds", "")
+    results = verify_all(methods or ())
+    for r in results:
+        band = f"{100 * r.band[0]:.0f} - {100 * r.band[1]:.0f} %"
+        verdict = "pass" if r.passed else "FAIL"
+        sift = f"{100 * r.sift:.2f} %"
+        table.add_row(r.name, f"{100 * r.fpr95:.2f} %", band, sift, f"{r.seconds:.0f}", verdict)
+    Console().print(table)
+    if not all(r.passed for r in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def plot(
+    run: RunArgument,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder of the PNGs; RUN/plots without.")
+    ] = None,
+) -> None:
+    """Draw a run's curves, its distances of pairs and its weight functions as PNG."""
+    from training.plot import plot_run
+
+    for path in plot_run(run, out or run / "plots"):
+        typer.echo(str(path))
+
+
+@app.command()
+def bench(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or .toml path.")] = "compact-sdgm",
+    overrides: SetOption = None,
+    blocks: Annotated[int, typer.Option(help="Blocks of eight steps to time.")] = 8,
+) -> None:
+    """Time the training loop against bare forward, backward and step."""
+    import tempfile
+
+    from training.bench import measure
+    from training.recipe import load_recipe
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(load_recipe(recipe, overrides or ()), Path(folder), blocks=blocks)
+    typer.echo(
+        f"loop {found.loop:.0f} patches/s, bare {found.bare:.0f} patches/s: "
+        f"{100 * found.share:.1f} % by the clock, {100 * found.cpu_share:.1f} % in processor time"
+    )
+
+
 def main() -> None:
     """Run the command line; one clear line and an exit code for every expected error."""
     try:

@@ -48,7 +48,7 @@ def train(run_dir: Path, run: Run | None = None) -> Path:
             if state.step % recipe.run.log_every == 0 or state.step == steps:
                 elapsed, logged_at = time.monotonic() - logged_at, time.monotonic()
                 done = min(recipe.run.log_every, state.step - first)
-                figures = {"lr": rate, **_figures(output)}
+                figures = {"lr": rate, **figures_of(output)}
                 figures["patches_per_s"] = 2 * recipe.run.batch * done / elapsed
                 figures["data_wait"], waited_s = waited_s / elapsed, 0.0
                 reporter.log(state.step, figures)
@@ -79,7 +79,8 @@ def train_step(run: Run, step: int, patches: Tensor, rate: float) -> LossOutput:
     with torch.autocast(run.device.type, torch.bfloat16, enabled=recipe.run.amp):
         features = run.features(run.to_device(chosen.patches.transpose(0, 1).flatten(0, 1)))
     # Anchors and positives go through the network in one pass, apart through the gathering.
-    anchors, positives = (distributed.gather(part) for part in features.float().chunk(2))
+    exact = features.to(torch.get_default_dtype())
+    anchors, positives = (distributed.gather(part) for part in exact.chunk(2))
     pairs = Pairs(
         anchors=state.net.apply_head(anchors),
         positives=state.net.apply_head(positives),
@@ -130,7 +131,8 @@ def _validate(run: Run, step: int, output: LossOutput, reporter: Reporter) -> No
     reporter.say(f"step {step}: FPR95 {text}" if text else f"step {step}: no validation store")
 
 
-def _figures(output: LossOutput) -> dict[str, float]:
+def figures_of(output: LossOutput) -> dict[str, float]:
+    """Return the figures of a step that are logged."""
     measured: dict[str, Callable[[], Tensor]] = {
         "loss": lambda: output.loss.detach(),
         "positive/mean": output.positive.mean,

@@ -41,7 +41,7 @@ class Reporter:
             return self
         path = self.run_dir / LOG_FILE
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        kept = [line for line in lines if 0 <= _step_of(line) < self.first]
+        kept = [line for line in lines if 0 <= _step_of(line) <= self.first]
         path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
         self._log = path.open("a", encoding="utf-8")
         self._board = _tensorboard(self.run_dir, self.first)
@@ -110,4 +110,4 @@ def _tensorboard(run_dir: Path, first: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(run_dir / "tensorboard"), purge_step=first)
+    return SummaryWriter(str(run_dir / "tensorboard"), purge_step=first + 1)

@@ -137,7 +137,7 @@ class AdaSample(nn.Module):
         rows, count = patches.shape[:2]
         was_training = net.training
         net.eval()
-        described = net(patches.flatten(0, 1)).float().reshape(rows, count, -1)
+        described = net(patches.flatten(0, 1)).reshape(rows, count, -1)
         net.train(was_training)
         distances = self._distances(described).cpu()
         power = self._power(progress)
@@ -157,7 +157,7 @@ class AdaSample(nn.Module):
     def observe(self, output: LossOutput) -> None:
         """Move the average of the (unweighted) hinge of the batch's distances."""
         hinge = self.options.margin + output.positive.square() - output.negative.square()
-        self.average_loss.lerp_(hinge.clamp_min(0).mean().float(), self.options.rate)
+        self.average_loss.lerp_(hinge.clamp_min(0).mean().to(self.average_loss), self.options.rate)
 
     def _power(self, progress: float) -> Tensor:
         if progress < self.options.start:

@@ -80,7 +80,7 @@ def compact(
         channels, side = out, side // conv.stride
     if shape.pool > 1:
         layers.append(nn.AvgPool2d(shape.pool))
-    layers += last_layers(channels, dim, side // shape.pool, dropout)
+    layers += last_layers(channels, dim, side // shape.pool, head=head, dropout=dropout)
     net = DescriptorNet(nn.Sequential(*layers), dim=dim, head=head, patch_size=patch_size)
     orthogonal_(net)
     return net

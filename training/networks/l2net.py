@@ -34,7 +34,7 @@ def l2net(
     for wide, stride in zip(_CHANNELS, _STRIDES, strict=True):
         layers += conv_norm_relu(channels, round(wide * width), 3, stride)
         channels = round(wide * width)
-    layers += last_layers(channels, dim, patch_size // 4, dropout)
+    layers += last_layers(channels, dim, patch_size // 4, head=head, dropout=dropout)
     net = DescriptorNet(nn.Sequential(*layers), dim=dim, head=head, patch_size=patch_size)
     orthogonal_(net)
     return net
@@ -54,11 +54,18 @@ def hynet(
             ThresholdedLinear(out),
         ]
         channels = out
-    layers += last_layers(channels, dim, patch_size // 4, dropout)
+    layers += last_layers(channels, dim, patch_size // 4, head=head, dropout=dropout)
     return DescriptorNet(nn.Sequential(*layers), dim=dim, head=head, patch_size=patch_size)
 
 
-def last_layers(channels: int, dim: int, side: int, dropout: float) -> list[nn.Module]:
-    """Return dropout, the convolution that spans the map, and its batch normalisation."""
-    conv = nn.Conv2d(channels, dim, side, bias=False)
-    return [nn.Dropout(dropout), conv, BatchNorm(dim)]
+def last_layers(
+    channels: int, dim: int, side: int, *, head: Head, dropout: float
+) -> list[nn.Module]:
+    """Return dropout, the convolution that spans the map, and its batch normalisation.
+
+    A linear head has a bias instead of the normalisation: that would fix the scale of descriptors,
+    which losses on distances as they are have to choose.
+    """
+    is_linear = head == "linear"
+    conv = nn.Conv2d(channels, dim, side, bias=is_linear)
+    return [nn.Dropout(dropout), conv] + ([] if is_linear else [BatchNorm(dim)])
