@@ -171,6 +171,7 @@ _INFER: dict[str, Any] = {
 async def infer(request: Request, name: Name, version: str | None = None) -> Response:
     """Descriptors of a tensor of patches."""
     service = service_of(request)
+    service.admission.refuse_if_full()
     model = _model(service, name, version)
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if kind not in (JSON, OCTETS):

@@ -86,6 +86,7 @@ async def _asked(
 ) -> AsyncIterator[T]:
     """Receive a body and parse it on a thread; its bytes count as held until the block ends."""
     service = service_of(request)
+    service.admission.refuse_if_full()
     if request.headers.get("content-length") == "0" or not request.headers.get("content-type"):
         is_empty = "transfer-encoding" not in request.headers and (
             request.headers.get("content-length", "0") == "0"

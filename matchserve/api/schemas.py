@@ -206,7 +206,7 @@ class MatchAnswer(BaseModel):
     scores: list[float]
     inliers: list[bool]
     geometry: Geometry
-    same_scene: bool | None
+    same_scene: float | None
     truncated: bool
     timings_ms: dict[str, float]
 

@@ -20,6 +20,8 @@ from matchserve.api.protocol import DeadlineProtocol, set_deadlines
 from matchserve.settings import Settings, load_settings, to_environment
 
 MAX_HEADER_BYTES = 65_536
+# The event loop waits for a busy thread this long before it may go on; 5 ms is the default.
+SWITCH_INTERVAL_S = 0.001
 EXIT_BIND = 1
 
 _log = logging.getLogger(__name__)
@@ -35,7 +37,7 @@ def serve(settings: Settings) -> int:
     _raise_file_limit()
     if settings.workers > 1:
         return _serve_processes(settings)
-    set_deadlines(settings.receive_s, settings.send_s)
+    _prepare_process(settings)
     server = DrainingServer(_config(settings, factory=False))
     server.run()
     if not server.started:
@@ -74,7 +76,7 @@ def worker_app() -> object:
     """The application of one worker process, from the environment that `serve` prepared."""
     settings = load_settings()
     logs.configure(settings.log_format)
-    set_deadlines(settings.receive_s, settings.send_s)
+    _prepare_process(settings)
     return create_app(settings)
 
 
@@ -107,6 +109,11 @@ def _config(settings: Settings, *, factory: bool) -> uvicorn.Config:
         timeout_graceful_shutdown=settings.drain_s,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
+
+
+def _prepare_process(settings: Settings) -> None:
+    set_deadlines(settings.receive_s, settings.send_s)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 def _raise_file_limit() -> None:

@@ -91,13 +91,9 @@ class Admission:
         self._refuse(megapixels)
         if not self._waiters and self._fits(megapixels):
             return self._grant(megapixels)
-        if len(self._waiters) >= self.places.waiting or self._is_full(megapixels):
-            raise Overloaded(
-                f"{self.running} requests run and {self.waiting} wait; try again later",
-                limit=self.places.running + self.places.waiting,
-                value=self.running + self.waiting,
-                retry_after_s=self.retry_after_s(),
-            )
+        self.refuse_if_full()
+        if self._is_full(megapixels):
+            raise self._overloaded()
         waiter = _Waiter(asyncio.get_running_loop().create_future(), megapixels)
         self._waiters.append(waiter)
         try:
@@ -108,6 +104,26 @@ class Admission:
         except asyncio.CancelledError:
             self._leave(waiter)
             raise
+
+    def refuse_if_full(self) -> None:
+        """Refuse at the door, before a body is read or a byte of it looked at.
+
+        Raises:
+            Overloaded: every place to run and to wait in is taken.
+            ShuttingDown: the service is draining.
+        """
+        self._refuse(0.0)
+        is_running_full = self._waiters or len(self._running) >= self.places.running
+        if is_running_full and len(self._waiters) >= self.places.waiting:
+            raise self._overloaded()
+
+    def _overloaded(self) -> Overloaded:
+        return Overloaded(
+            f"{self.running} requests run and {self.waiting} wait; try again later",
+            limit=self.places.running + self.places.waiting,
+            value=self.running + self.waiting,
+            retry_after_s=self.retry_after_s(),
+        )
 
     def retry_after_s(self) -> int:
         """When a place is likely to be free, from how long requests have taken lately."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from matchserve.engine.batcher import Batcher, BatchPolicy
 from matchserve.engine.deadline import Deadline, DeadlineClock
 from matchserve.errors import ModelError
+from matchserve.models import handcrafted
 from matchserve.models.card import ModelCard
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.handcrafted import HandcraftedDescriptor
@@ -137,11 +138,12 @@ def load_models(
 def _load(
     name: str, options: LoadOptions, on_batch: Callable[[int, int], None]
 ) -> ServedModel | ModelError:
+    # The built-in descriptors know no device; a service on CUDA still offers them.
+    provider = "auto" if name in handcrafted.NAMES else options.provider
+
     def make() -> Descriptor:
         # One thread in each lane: two lanes beat one session with two threads by 1.4 to 1.7.
-        return load_descriptor(
-            name, models_dir=options.models_dir, provider=options.provider, threads=1
-        )
+        return load_descriptor(name, models_dir=options.models_dir, provider=provider, threads=1)
 
     try:
         return ServedModel(make, options.policy, on_batch)
