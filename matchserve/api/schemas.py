@@ -54,12 +54,8 @@ class DetectFields(ModelChoice):
 
     def options(self, working_side: int) -> Options:
         """The same for the matcher."""
-        detect = DetectOptions(
-            max_keypoints=self.max_keypoints,
-            upright=self.upright,
-            max_side=self.max_side or working_side,
-        )
-        return Options(detect=detect, exif=self.exif)
+        detect = DetectOptions(max_keypoints=self.max_keypoints, upright=self.upright)
+        return Options(detect=detect, exif=self.exif, max_side=self.max_side or working_side)
 
 
 class VerifyFields(Strict):
@@ -92,6 +88,9 @@ class FeaturesJson(Strict):
     """A described image, as POST /v1/features answers."""
 
     model: Annotated[str, Field(max_length=256)]
+    fingerprint: Annotated[
+        str, Field(max_length=128, description="Which file of that model made the descriptors.")
+    ] = ""
     image_size: Annotated[list[int], Field(min_length=2, max_length=2)]
     keypoints: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
     descriptors: Annotated[
@@ -215,6 +214,7 @@ class FeaturesAnswer(BaseModel):
     """A described image."""
 
     model: str
+    fingerprint: str
     coordinate_convention: Literal["pixel_center_0"]
     image_size: list[int]
     keypoints: list[list[float]]

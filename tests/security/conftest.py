@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from matchserve.test_pattern import generate
+from matchserve.pattern import generate
 from tests.conftest import encoded
 from tests.server_process import ServerProcess, running_server
 

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image as Pillow
 from PIL import PngImagePlugin
 
-from matchserve.test_pattern import generate
+from matchserve.pattern import generate
 
 
 def saved(picture: Pillow.Image, image_format: str, **options: object) -> bytes:

@@ -109,7 +109,8 @@ def test_match_on_a_server_from_the_command_line(
     for name, data in pair.items():
         (tmp_path / f"{name}.jpg").write_bytes(data)
         paths.append(str(tmp_path / f"{name}.jpg"))
-    outputs = {name: tmp_path / f"out.{name}" for name in ("json", "npz", "draw")}
+    endings = {"json": "json", "npz": "npz", "draw": "png"}
+    outputs = {name: tmp_path / f"out.{ending}" for name, ending in endings.items()}
     arguments = [word for name, path in outputs.items() for word in (f"--{name}", str(path))]
     done = CliRunner().invoke(app, ["match", *paths, "--server", server.url, *arguments])
     assert done.exit_code == 0, done.output

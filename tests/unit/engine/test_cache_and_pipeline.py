@@ -20,7 +20,7 @@ from matchserve.errors import DeadlineExceeded
 from matchserve.limits import Limits
 from matchserve.matcher import Matcher, Options
 from matchserve.models.registry import load_descriptor
-from matchserve.test_pattern import generate_pair
+from matchserve.pattern import generate_pair
 from matchserve.types import Features, Keypoints
 
 

@@ -1,0 +1,186 @@
+"""Processes that die or are told to end while requests are in flight."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import random
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from matchserve.pattern import generate_pair
+from tests.conftest import encoded
+from tests.server_process import ServerProcess, running_server
+
+Images = dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    first, second, _ = generate_pair((640, 480), seed=2)
+    return {"image0": encoded(first), "image1": encoded(second)}
+
+
+@pytest.fixture(scope="module")
+def small_images() -> Images:
+    first, second, _ = generate_pair((200, 160), seed=2)
+    return {"image0": encoded(first), "image1": encoded(second)}
+
+
+def in_flight(server: ServerProcess) -> int:
+    text = httpx.get(f"{server.url}/metrics", timeout=30).text
+    names = ("matchserve_requests_running ", "matchserve_requests_waiting ")
+    return int(sum(float(line.split()[1]) for line in text.splitlines() if line.startswith(names)))
+
+
+def is_refused(server: ServerProcess) -> bool:
+    """Whether a new connection is refused, or told that the service is not ready."""
+    try:
+        return httpx.get(f"{server.url}/readyz", timeout=5).status_code == 503
+    except httpx.TransportError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "rounds", [1, pytest.param(20, marks=pytest.mark.slow)], ids=["once", "often"]
+)
+def test_sigterm_with_eight_in_flight(tmp_path: Path, images: Images, rounds: int) -> None:
+    seed = random.Random(4)
+    for _ in range(rounds):
+        with running_server(tmp_path, cache_bytes=0, deadline_s=60, drain_s=60) as server:
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                asked = [
+                    pool.submit(httpx.post, f"{server.url}/v1/match", files=images, timeout=90)
+                    for _ in range(8)
+                ]
+                while in_flight(server) < 8 and not any(a.done() for a in asked):
+                    time.sleep(0.01)
+                time.sleep(seed.uniform(0, 0.3))
+                server.process.send_signal(signal.SIGTERM)
+                time.sleep(0.5)
+                is_over = server.process.poll() is not None
+                assert is_over or is_refused(server)
+                statuses = [a.result().status_code for a in asked]
+            end = time.monotonic()
+            assert statuses == [200] * 8
+            assert server.process.wait(10) == 0
+            assert time.monotonic() - end < 2
+
+
+def test_a_second_sigterm_ends_at_once(tmp_path: Path, images: Images) -> None:
+    with running_server(tmp_path, cache_bytes=0) as server:
+        pool = concurrent.futures.ThreadPoolExecutor(6)
+        asked = [
+            pool.submit(httpx.post, f"{server.url}/v1/match", files=images, timeout=60)
+            for _ in range(6)
+        ]
+        while in_flight(server) < 6 and not any(a.done() for a in asked):
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        start = time.monotonic()
+        assert server.process.wait(5) == 128 + signal.SIGTERM
+        assert time.monotonic() - start < 2
+        pool.shutdown(wait=True)
+
+
+def worker_of(server: ServerProcess, local_port: int) -> psutil.Process | None:
+    """The worker that holds the server's end of a connection."""
+    for child in psutil.Process(server.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            for connection in child.net_connections("tcp"):
+                if connection.raddr and connection.raddr.port == local_port:
+                    return child
+    return None
+
+
+class Bystanders:
+    """Clients that ask all the time and try once more when a connection breaks."""
+
+    def __init__(self, server: ServerProcess, images: Images, count: int = 3) -> None:
+        self.statuses: list[int] = []
+        self.lost = 0
+        self._stop = threading.Event()
+        self._server, self._images = server, images
+        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
+
+    def _ask(self) -> int:
+        url = f"{self._server.url}/v1/match"
+        return httpx.post(url, files=self._images, timeout=60).status_code
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.statuses.append(self._ask())
+            except httpx.TransportError:
+                try:
+                    self.statuses.append(self._ask())
+                except httpx.TransportError:
+                    self.lost += 1
+
+    def __enter__(self) -> Bystanders:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.slow
+def test_kill_9_of_a_worker_harms_its_own_request_only(
+    tmp_path: Path, images: Images, small_images: Images
+) -> None:
+    with running_server(tmp_path, workers=2, cache_bytes=0) as server:
+        with Bystanders(server, small_images) as others:
+            for _ in range(20):
+                kill_the_worker_of_one_request(server, images)
+        assert others.lost == 0
+        assert set(others.statuses) <= {200, 429}
+        assert others.statuses.count(200) > 20
+        assert httpx.get(f"{server.url}/readyz", timeout=30).status_code == 200
+        assert server.stop() == 0
+
+
+def kill_the_worker_of_one_request(server: ServerProcess, images: Images) -> None:
+    request = httpx.Request("POST", f"{server.url}/v1/match", files=images)
+    body = request.read()
+    head = (
+        f"POST /v1/match HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        f"Content-Type: {request.headers['Content-Type']}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(head.encode() + body)
+        worker = None
+        for _ in range(200):
+            worker = worker or worker_of(server, connection.getsockname()[1])
+        assert worker is not None
+        worker.kill()
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(10) == b""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if live_workers(server) == 2:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the worker was not replaced")
+
+
+def live_workers(server: ServerProcess) -> int:
+    """Worker processes that listen by now: those with an event loop and its threads."""
+    count = 0
+    for child in psutil.Process(server.process.pid).children():
+        with contextlib.suppress(psutil.Error):
+            is_spawned = any("spawn_main" in word for word in child.cmdline())
+            count += is_spawned and child.status() != psutil.STATUS_ZOMBIE
+    return count
