@@ -78,7 +78,7 @@ def _find(store: PatchStore, notes: dict[str, Any], directories: Sequence[Path])
         paths = {name: path for images in scenes.values() for name, path in images.items()}
     else:
         raise DataError(f"{store.path}: made neither by `data photos` nor by `data scenes`")
-    for name in {split_view_name(name)[0] for name in store.images} - set(paths):
+    for name in sorted({split_view_name(name)[0] for name in store.images} - set(paths)):
         raise DataError(f"{store.path}: its image {name} is not in the folders given")
     return paths
 
