@@ -210,25 +210,25 @@ def test_adasample_zero_lambda_is_uniform(stores: list[PatchStore]) -> None:
     net, patches = network(), candidates(stores, 5)
     sampler = AdaSample(AdaSampleSamplerOptions(lam=0.0, weighted=False))
     counts = torch.zeros(4)
-    for seed in range(30):
+    for seed in range(12):
         chosen = sampler.choose(net, patches, torch.Generator().manual_seed(seed), 0.5)
         assert chosen.weights is None
         counts += torch.bincount(chosen_positive(patches, chosen.patches), minlength=4)
-    assert float((counts / counts.sum() - 0.25).abs().max()) < 0.05
+    assert float((counts / counts.sum() - 0.25).abs().max()) < 0.08
 
 
 def test_adasample_frequencies_follow_the_probabilities(stores: list[PatchStore]) -> None:
     net, patches = network(), candidates(stores, 3)
     sampler = AdaSample(AdaSampleSamplerOptions(lam=2.0))
     d = distances(net, patches)
-    expected = (d**2 / (d**2).sum(1, keepdim=True))[:, 0].sum() * 200
+    expected = (d**2 / (d**2).sum(1, keepdim=True))[:, 0].sum() * 60
     found = sum(
         int((chosen_positive(patches, c.patches) == 0).sum())
         for c in (
-            sampler.choose(net, patches, torch.Generator().manual_seed(s), 0.5) for s in range(200)
+            sampler.choose(net, patches, torch.Generator().manual_seed(s), 0.5) for s in range(60)
         )
     )
-    assert found == pytest.approx(float(expected), rel=0.05)
+    assert found == pytest.approx(float(expected), rel=0.1)
 
 
 def test_adasample_starts_uniform_and_keeps_the_networks_mode(stores: list[PatchStore]) -> None:
