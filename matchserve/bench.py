@@ -168,7 +168,8 @@ def _time_pipeline(report: Report, name: str, matcher: Matcher, pair: tuple[Imag
 
 def _describe(matcher: Matcher, image: Image, keypoints: Keypoints) -> Features:
     rows = matcher.descriptor.describe(image, keypoints)
-    return Features(keypoints, rows, matcher.descriptor.card.name, image.size)
+    card = matcher.descriptor.card
+    return Features(keypoints, rows, card.name, image.size, card.fingerprint)
 
 
 def _time_components(report: Report, image: Image) -> None:

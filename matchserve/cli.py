@@ -5,6 +5,8 @@ Answers go to standard output or to files, words for people to standard error.
 
 from __future__ import annotations
 
+import io
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,12 +19,21 @@ from rich.table import Table
 from matchserve import bench as benchmark
 from matchserve import doctor as doctor_module
 from matchserve.drawing import draw_matches, png_bytes
-from matchserve.encoding import features_npz, result_json, result_npz, to_json
+from matchserve.encoding import features_npz, result_fields, result_npz
 from matchserve.errors import InvalidParameter, MatchServeError, ModelError
 from matchserve.matcher import Matcher, Options, read_file
 from matchserve.models.registry import DEFAULT_MODEL, list_models
+from matchserve.output import (
+    STANDARD_OUTPUT,
+    check_outputs,
+    print_bench,
+    print_summary,
+    say,
+    write,
+    write_json,
+)
+from matchserve.pattern import generate_pair
 from matchserve.settings import load_settings
-from matchserve.test_pattern import generate_pair
 from matchserve.types import MatchResult, VerifyKind
 from matchserve.vision.decode import ExifPolicy, decode, decode_colour, from_array
 from matchserve.vision.geometry import Camera, VerifyOptions
@@ -84,6 +95,7 @@ def match(
     ] = None,
 ) -> None:
     """Match two images."""
+    check_outputs((json, npz, draw), picture=draw)
     if server is not None:
         fields = {
             "model": model, "max_keypoints": max_keypoints, "ratio": ratio, "verify": verify,
@@ -92,7 +104,8 @@ def match(
         _match_on_server(server, (image0, image1), fields, (json, npz, draw))
         return
     options = Options(
-        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright, max_side=max_side),
+        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
+        max_side=max_side,
         match=MatchOptions(ratio=ratio),
         verify=_verify_options(verify, threshold_px, camera0, camera1),
         exif=exif,
@@ -101,12 +114,12 @@ def match(
     data0, data1 = read_file(image0), read_file(image1)
     result = matcher.match(data0, data1, options)
     if json is not None:
-        _write(json, result_json(result))
+        write_json(json, result_fields(result))
     if npz is not None:
-        _write(npz, result_npz(result))
+        write(npz, result_npz(result))
     if draw is not None:
-        _write(draw, _drawn(data0, data1, result, exif))
-    _print_summary(result, matcher.descriptor.provider)
+        write(draw, _drawn(data0, data1, result, exif))
+    print_summary(result, matcher.descriptor.provider)
 
 
 @app.command()
@@ -124,13 +137,14 @@ def describe(
 ) -> None:
     """Write an image's keypoints and descriptors."""
     options = Options(
-        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright, max_side=max_side),
+        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
+        max_side=max_side,
         exif=exif,
     )
     matcher = Matcher(model, models_dir=models_dir, provider=provider)
     features = matcher.features(read_file(image), options)
-    _write(output, features_npz(features))
-    _say(escape(f"{len(features)} keypoints described by {features.model} in {output}"))
+    write(output, features_npz(features))
+    say(escape(f"{len(features)} keypoints described by {features.model} in {output}"))
 
 
 @app.command()
@@ -146,7 +160,7 @@ def models(
             name: {"error": card.message} if isinstance(card, ModelError) else card.model_dump()
             for name, card in found.items()
         }
-        _print_json(cards)
+        write_json(STANDARD_OUTPUT, cards, indent=True)
         return
     table = Table("model", "kind", "dim", "K", "method", "licence")
     for name, card in found.items():
@@ -169,7 +183,7 @@ def doctor(
     """Say what this machine offers and what will really run; exit 1 if something is broken."""
     checks = doctor_module.examine(models_dir, provider)
     if json:
-        _print_json([check.fields() for check in checks])
+        write_json(STANDARD_OUTPUT, [check.fields() for check in checks], indent=True)
     else:
         table = Table("", "what", "finding")
         marks = {True: "[green]ok[/]", False: "[red]broken[/]", None: ""}
@@ -203,8 +217,8 @@ def bench(
         pair, model or [DEFAULT_MODEL], keypoints=max_keypoints, threads=threads, rounds=rounds
     )
     if json is not None:
-        _write(json, to_json(report.fields(), indent=True))
-    _print_bench(report)
+        write_json(json, report.fields(), indent=True)
+    print_bench(report)
 
 
 @app.command()
@@ -240,12 +254,16 @@ def serve(
 
 def main() -> None:
     """Run the command line; our own errors are one line and an exit code."""
+    # Ctrl-C ends the process at once: nothing here needs tidying, and threads inside the
+    # libraries would be waited for. The service sets handlers of its own.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter shows "?"
     try:
         app()
     except MatchServeError as error:
-        Console(stderr=True).print(
-            f"[red]error:[/] {escape(error.message)}", highlight=False, soft_wrap=True
-        )
+        say(f"[red]error:[/] {escape(error.message)}")
         sys.exit(error.exit_code)
 
 
@@ -261,9 +279,9 @@ def _match_on_server(
     with Client(url) as client:
         for path, accept in zip(outputs, (JSON, NPZ, PNG), strict=True):
             if path is not None:
-                _write(path, client.match_as(accept, *images, **fields))
+                write(path, client.match_as(accept, *images, **fields))
         found = client.match(*images, **fields)
-    _say(
+    say(
         f"[bold]{len(found.matches)} matches, {int(found.inliers.sum())} inliers[/]\n"
         f"{len(found.keypoints0)} and {len(found.keypoints1)} keypoints, {found.model} at {url}"
     )
@@ -272,9 +290,11 @@ def _match_on_server(
 def _verify_options(
     kind: VerifyKind, threshold_px: float, camera0: str | None, camera1: str | None
 ) -> VerifyOptions:
-    cameras = None
-    if camera0 is not None and camera1 is not None:
-        cameras = (_parsed_camera(camera0), _parsed_camera(camera1))
+    if kind != "pose" and (camera0 or camera1):
+        raise InvalidParameter("cameras are for --verify pose")
+    if camera0 is None or camera1 is None:
+        return VerifyOptions(kind, threshold_px)
+    cameras = (_parsed_camera(camera0), _parsed_camera(camera1))
     return VerifyOptions(kind, threshold_px, cameras=cameras)
 
 
@@ -297,54 +317,3 @@ def _drawn(data0: bytes, data1: bytes, result: MatchResult, exif: ExifPolicy) ->
     colour0 = decode_colour(data0, exif=exif, max_side=DRAWING_SIDE)
     colour1 = decode_colour(data1, exif=exif, max_side=DRAWING_SIDE)
     return png_bytes(draw_matches(colour0, colour1, result))
-
-
-def _write(path: Path, data: bytes) -> None:
-    if str(path) == "-":
-        sys.stdout.buffer.write(data + b"\n")
-        return
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise InvalidParameter(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _say(text: str) -> None:
-    Console(stderr=True).print(text, highlight=False, soft_wrap=True)
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.buffer.write(to_json(value, indent=True) + b"\n")
-
-
-def _print_summary(result: MatchResult, provider: str) -> None:
-    verification = result.verification
-    text = f"{len(result.matches)} matches"
-    if verification.kind != "none":
-        text += (
-            f", {result.inlier_count} inliers of one {verification.kind}"
-            f" (confidence {verification.confidence:.3f})"
-        )
-    counts = f"{len(result.features0)} and {len(result.features1)} keypoints"
-    timing = f"{result.timings_ms['total']:.0f} ms"
-    _say(f"[bold]{text}[/]\n{counts}, {result.model} on {provider}, {timing}")
-
-
-def _print_bench(report: benchmark.Report) -> None:
-    width, height = report.size
-    title = (
-        f"CPU-ms per pair, {width}x{height}, {report.keypoints} keypoints, "
-        f"{report.threads} thread(s), best of {report.rounds}"
-    )
-    table = Table("pipeline", "detect", "describe", "match", "verify", "total", "x", title=title)
-    for name, stages in report.pipelines.items():
-        cells = [
-            f"{stages[s].cpu_ms:.0f}" if s in stages else "-"
-            for s in ("detect", "describe", "match", "verify", "total")
-        ]
-        table.add_row(name, *cells, f"{report.ratio(name):.2f}")
-    parts = Table("part / what it replaces", "ours ms", "peer ms", "times faster")
-    for name, (ours, peer) in report.components.items():
-        speedup = f"{peer.cpu_ms / ours.cpu_ms:.2f}"
-        parts.add_row(name, f"{ours.cpu_ms:.1f}", f"{peer.cpu_ms:.1f}", speedup)
-    Console(stderr=True).print(table, parts)

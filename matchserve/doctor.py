@@ -14,13 +14,12 @@ import numpy as np
 from matchserve import hardware
 from matchserve.errors import MatchServeError, ModelError
 from matchserve.matcher import Matcher
+from matchserve.models import handcrafted
 from matchserve.models.providers import import_onnxruntime, probe
 from matchserve.models.registry import DEFAULT_MODEL, list_models, load_descriptor
-from matchserve.test_pattern import generate_pair
+from matchserve.pattern import generate_pair
+from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
 from matchserve.vision.matching import gpu_count, import_faiss
-
-# DoG keeps its whole pyramid in memory, in float: measured on images of 2 to 48 megapixels.
-DETECT_BYTES_PER_PIXEL = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,8 @@ def _models(models_dir: Path | None, provider: str) -> list[Check]:
             checks.append(Check(f"model {name}", ok=False, detail=card.message))
             continue
         try:
-            descriptor = load_descriptor(name, models_dir=models_dir, provider=provider)
+            device = "auto" if name in handcrafted.NAMES else provider
+            descriptor = load_descriptor(name, models_dir=models_dir, provider=device)
             detail = f"{card.dim}-d {card.kind}, runs on {descriptor.provider}"
             checks.append(Check(f"model {name}", ok=True, detail=detail))
         except MatchServeError as error:
@@ -106,7 +106,8 @@ def _models(models_dir: Path | None, provider: str) -> list[Check]:
 def _matching(models_dir: Path | None, provider: str) -> Check:
     pattern0, pattern1, homography = generate_pair((640, 480), seed=1)
     try:
-        matcher = Matcher(DEFAULT_MODEL, models_dir=models_dir, provider=provider)
+        device = "auto" if DEFAULT_MODEL in handcrafted.NAMES else provider
+        matcher = Matcher(DEFAULT_MODEL, models_dir=models_dir, provider=device)
         start = time.perf_counter()
         result = matcher.match(pattern0, pattern1)
     except MatchServeError as error:

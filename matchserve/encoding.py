@@ -15,11 +15,9 @@ import orjson
 
 from matchserve.errors import InvalidParameter
 from matchserve.matcher import read_file
-from matchserve.types import Features, Keypoints, MatchResult, Verification
+from matchserve.types import Features, Keypoints, MatchResult, Verification, is_unit_length
 
 COORDINATES = "pixel_center_0"
-# One agreement by chance in a thousand unrelated pairs.
-SAME_SCENE_CONFIDENCE = 0.999
 _DIGITS = 3
 
 
@@ -50,11 +48,12 @@ def result_fields(result: MatchResult) -> dict[str, Any]:
     }
 
 
-def same_scene(verification: Verification) -> bool | None:
-    """Whether the geometry cannot be chance; None when none was asked for."""
-    if verification.kind == "none":
-        return None
-    return verification.confidence >= SAME_SCENE_CONFIDENCE
+def same_scene(verification: Verification) -> float | None:
+    """How probable it is that both images show one scene; None when no geometry was asked for.
+
+    That of the geometry not being chance, until a model's card says better.
+    """
+    return None if verification.kind == "none" else verification.confidence
 
 
 def size_fields(size: tuple[int, int]) -> dict[str, int]:
@@ -77,6 +76,7 @@ def result_npz(result: MatchResult) -> bytes:
     """A match as an npz archive; read it with `numpy.load(..., allow_pickle=False)`."""
     verification = result.verification
     matrix = np.full((3, 3), np.nan) if verification.matrix is None else verification.matrix
+    pose = np.full((3, 4), np.nan) if verification.pose is None else verification.pose
     arrays: dict[str, Any] = {
         "model": np.array(result.model),
         "coordinate_convention": np.array(COORDINATES),
@@ -90,6 +90,7 @@ def result_npz(result: MatchResult) -> bytes:
         "inliers": verification.inliers,
         "geometry_kind": np.array(verification.kind),
         "geometry_matrix": matrix,
+        "geometry_pose": pose,
         "geometry_confidence": np.array(verification.confidence),
     }
     return npz_bytes(arrays)
@@ -100,6 +101,7 @@ def features_fields(features: Features) -> dict[str, Any]:
     keypoints = features.keypoints
     return {
         "model": features.model,
+        "fingerprint": features.fingerprint,
         "coordinate_convention": COORDINATES,
         "image_size": np.array(features.size),
         "keypoints": keypoints.xy,
@@ -139,7 +141,7 @@ def features_from_fields(fields: dict[str, Any]) -> Features:
         xy = np.asarray(fields["keypoints"], np.float32).reshape(-1, 2)
         descriptors = np.asarray(fields["descriptors"])
         width, height = (int(v) for v in np.asarray(fields["image_size"]).ravel())
-        model = str(fields["model"])
+        model, fingerprint = str(fields["model"]), str(fields.get("fingerprint", ""))
         ones = np.ones(len(xy), np.float32)
         keypoints = Keypoints(
             xy,
@@ -153,7 +155,9 @@ def features_from_fields(fields: dict[str, Any]) -> Features:
         raise InvalidParameter(f"the features are not arrays as expected: {error}") from error
     if descriptors.dtype.kind not in "fu" or not np.isfinite(descriptors).all():
         raise InvalidParameter("descriptors must be finite floats, or packed bits as uint8")
-    return Features(keypoints, descriptors, model, (width, height))
+    if descriptors.dtype != np.uint8 and descriptors.ndim == 2 and not is_unit_length(descriptors):
+        raise InvalidParameter("float descriptors must be rows of length one")
+    return Features(keypoints, descriptors, model, (width, height), fingerprint)
 
 
 def read_features(path: Path) -> Features:

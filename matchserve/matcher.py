@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter, MissingInput
+from matchserve.hardware import memory_limit_bytes
 from matchserve.limits import DEFAULT_LIMITS, Limits
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import DEFAULT_MODEL, load_descriptor
@@ -22,7 +24,7 @@ from matchserve.types import Features, Image, MatchResult
 from matchserve.vision import geometry, matching
 from matchserve.vision.decode import ExifPolicy, decode, from_array
 from matchserve.vision.geometry import VerifyOptions
-from matchserve.vision.keypoints import DetectOptions, detect
+from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL, DetectOptions, detect
 from matchserve.vision.matching import MatchOptions
 
 ImageSource: TypeAlias = bytes | bytearray | memoryview | str | PathLike[str] | NDArray[Any] | Image
@@ -31,12 +33,23 @@ ImageSource: TypeAlias = bytes | bytearray | memoryview | str | PathLike[str] | 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything one match may be asked to do differently."""
+    """Everything one match may be asked to do differently.
+
+    `exif` says whether an image is turned as its EXIF says; `max_side` finds and describes
+    keypoints on a copy reduced to that side, and coordinates stay those of the image as sent.
+    """
 
     detect: DetectOptions = field(default_factory=DetectOptions)
     match: MatchOptions = field(default_factory=MatchOptions)
     verify: VerifyOptions = field(default_factory=VerifyOptions)
     exif: ExifPolicy = "apply"
+    max_side: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.exif not in ("apply", "ignore"):
+            raise InvalidParameter(f"exif is {self.exif!r}, not apply or ignore")
+        if self.max_side is not None and self.max_side < 16:
+            raise InvalidParameter(f"max_side is {self.max_side}, must be at least 16")
 
 
 DEFAULT_OPTIONS = Options()
@@ -50,7 +63,7 @@ class Matcher:
 
     def __init__(
         self,
-        model: str | Descriptor = DEFAULT_MODEL,
+        model: str | PathLike[str] | Descriptor = DEFAULT_MODEL,
         *,
         models_dir: Path | None = None,
         provider: str = "auto",
@@ -63,6 +76,8 @@ class Matcher:
             UnknownModel: no model of that name.
             ModelError: the model cannot be used.
         """
+        if isinstance(model, PathLike):
+            model = os.path.join(model, "")  # noqa: PTH118  with a separator, so it is a path
         if isinstance(model, str):
             model = load_descriptor(
                 model, models_dir=models_dir, provider=provider, threads=threads
@@ -79,10 +94,15 @@ class Matcher:
             ImageError: one of them cannot be used.
         """
         clock = StageClock()
+        self._check(options)
         # The two images are independent until their descriptors meet.
         with ThreadPoolExecutor(2, thread_name_prefix="matchserve-image") as pool:
-            sides = [pool.submit(self._features, s, options, clock) for s in (image0, image1)]
-            features0, features1 = (side.result() for side in sides)
+            decoded = [pool.submit(self._decode, s, options, clock) for s in (image0, image1)]
+            images = [image.result() for image in decoded]
+        workers = 2 if _fit_in_memory(images) else 1
+        with ThreadPoolExecutor(workers, thread_name_prefix="matchserve-image") as pool:
+            described = [pool.submit(self._describe, i, options, clock) for i in images]
+            features0, features1 = (features.result() for features in described)
         return self._match(features0, features1, options, clock)
 
     def features(
@@ -96,7 +116,9 @@ class Matcher:
         Raises:
             ImageError: it cannot be used.
         """
-        return self._features(image, options, clock or StageClock())
+        self._check(options)
+        clock = clock or StageClock()
+        return self._describe(self._decode(image, options, clock), options, clock)
 
     def match_features(
         self,
@@ -119,18 +141,17 @@ class Matcher:
             ImageError: it cannot be used.
             MissingInput: the path cannot be read.
         """
-        max_side = options.detect.max_side
         if isinstance(source, Image):
             return source
         if isinstance(source, np.ndarray):
-            return from_array(source, max_side=max_side, limits=self.limits)
+            return from_array(source, max_side=options.max_side, limits=self.limits)
         if isinstance(source, str | PathLike):
-            source = read_file(Path(source))
+            source = read_file(Path(source), self.limits)
         if not isinstance(source, bytes | bytearray | memoryview):
             raise InvalidParameter(f"an image cannot be a {type(source).__name__}")
-        return decode(source, exif=options.exif, max_side=max_side, limits=self.limits)
+        return decode(source, exif=options.exif, max_side=options.max_side, limits=self.limits)
 
-    def _features(self, source: ImageSource, options: Options, clock: StageClock) -> Features:
+    def _check(self, options: Options) -> None:
         if options.detect.max_keypoints > self.limits.max_keypoints:
             raise InvalidParameter(
                 f"max_keypoints is {options.detect.max_keypoints}, "
@@ -138,13 +159,18 @@ class Matcher:
                 limit=self.limits.max_keypoints,
                 value=options.detect.max_keypoints,
             )
+
+    def _decode(self, source: ImageSource, options: Options, clock: StageClock) -> Image:
         with clock.stage("decode"):
-            image = self.load(source, options)
+            return self.load(source, options)
+
+    def _describe(self, image: Image, options: Options, clock: StageClock) -> Features:
         with clock.stage("detect"):
             keypoints = detect(image, options.detect)
         with clock.stage("describe"):
             descriptors = self.descriptor.describe(image, keypoints)
-        return Features(keypoints, descriptors, self.descriptor.card.name, image.size)
+        card = self.descriptor.card
+        return Features(keypoints, descriptors, card.name, image.size, card.fingerprint)
 
     def _match(
         self, features0: Features, features1: Features, options: Options, clock: StageClock
@@ -168,16 +194,24 @@ def match_images(
     return Matcher(model).match(image0, image1)
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of an image file.
+def _fit_in_memory(images: Sequence[Image]) -> bool:
+    """Whether the pyramids of all images may be in memory at one time."""
+    pixels = sum(image.grey.size for image in images)
+    return DETECT_BYTES_PER_PIXEL * pixels < memory_limit_bytes() / 2
+
+
+def read_file(path: Path, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """The bytes of an image file, no more than one beyond the limit on them.
 
     Raises:
         MissingInput: it is not there, a directory, or not readable.
     """
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise MissingInput(f"cannot read {path}: {error.strerror or error}") from error
+        with path.open("rb") as file:
+            return file.read(limits.max_image_bytes + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise MissingInput(f"cannot read {path}: {reason}") from error
 
 
 class StageClock:

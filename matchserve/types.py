@@ -41,6 +41,11 @@ def _frozen(array: NDArray[Any], dtype: type, shape: tuple[int | None, ...], nam
     return result
 
 
+def is_unit_length(rows: NDArray[Any]) -> bool:
+    """Whether every row has length one, as float descriptors must."""
+    return bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1.0) < 1e-3))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
     """A grey working image, and the size of the image it was sent as.
@@ -107,8 +112,8 @@ class PatchSpec:
     version: int = 1
 
     def __post_init__(self) -> None:
-        if not 8 <= self.size <= 256:
-            raise InvalidParameter(f"patch size {self.size} is not in 8..256")
+        if not 8 <= self.size <= 128:
+            raise InvalidParameter(f"patch size {self.size} is not in 8..128")
         if not 1.0 <= self.magnification <= 100.0:
             raise InvalidParameter(f"patch magnification {self.magnification} is not in 1..100")
         if self.border not in ("replicate", "reflect"):
@@ -119,12 +124,16 @@ class PatchSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """Keypoints with their descriptors: (N, D) float32 unit rows, or (N, D/8) uint8 bits."""
+    """Keypoints with their descriptors: (N, D) float32 unit rows, or (N, D/8) uint8 bits.
+
+    `fingerprint` tells two models of one name apart; it is empty where nobody recorded it.
+    """
 
     keypoints: Keypoints
     descriptors: NDArray[Any]
     model: str
     size: tuple[int, int]
+    fingerprint: str = ""
 
     def __post_init__(self) -> None:
         dtype = np.uint8 if self.descriptors.dtype == np.uint8 else np.float32

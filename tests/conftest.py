@@ -13,7 +13,7 @@ import skimage
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from matchserve.test_pattern import generate, generate_pair
+from matchserve.pattern import generate, generate_pair
 from matchserve.types import UInt8
 from tests.tiny_models import write_tiny_model
 

@@ -163,25 +163,27 @@ def _features_of(ask: MatchJson, card_of: CardOf) -> FeaturesAsk:
 
 def _features(sent: FeaturesJson, card_of: CardOf) -> Features:
     """Arrays of what was sent; the model's card says whether rows are floats or packed bits."""
-    dtype = np.dtype("<f4" if card_of(sent.model).kind == "float" else "u1")
+    card = card_of(sent.model)
+    dtype = np.dtype("<f4" if card.kind == "float" else "u1")
     fields: dict[str, Any] = {k: v for k, v in sent.model_dump().items() if v is not None}
     count = len(sent.keypoints)
-    if isinstance(sent.descriptors, str):
+    if count == 0 and len(sent.descriptors) == 0:  # a flat image has none
+        fields["keypoints"] = np.zeros((0, 2), np.float32)
+        fields["descriptors"] = np.zeros((0, card.row_length), dtype)
+    elif isinstance(sent.descriptors, str):
         raw = decode_base64(sent.descriptors, "descriptors", MAX_DESCRIPTOR_BYTES)
         if count == 0 or len(raw) % (count * dtype.itemsize):
             raise InvalidParameter("descriptors do not divide into one row per keypoint")
         fields["descriptors"] = np.frombuffer(raw, dtype).reshape(count, -1)
     else:
-        if len({len(row) for row in sent.descriptors}) > 1:
-            raise InvalidParameter("descriptors are rows of different length")
         fields["descriptors"] = _as_rows(sent.descriptors, dtype)
-    if count == 0:
-        fields["keypoints"] = np.zeros((0, 2), np.float32)
     return features_from_fields(fields)
 
 
 def _as_rows(rows: list[list[float]], dtype: np.dtype[Any]) -> NDArray[Any]:
-    array = np.asarray(rows, np.float64).reshape(len(rows), -1)
+    if len({len(row) for row in rows}) != 1:
+        raise InvalidParameter("descriptors are not rows of one length")
+    array = np.asarray(rows, np.float64)
     is_byte = dtype != np.uint8 or ((array % 1 == 0) & (array >= 0) & (array <= 255)).all()
     if not is_byte or not (np.abs(array) <= np.finfo(np.float32).max).all():
         raise InvalidParameter("descriptors are out of range")

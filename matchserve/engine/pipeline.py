@@ -60,7 +60,14 @@ class Pipeline:
         """Keypoints and descriptors of one encoded image, from the cache if it was seen before."""
         card = task.model.card
         with task.clock.stage("cache"):
-            key = content_key(image, card.name, card.sha256, task.options.detect, task.options.exif)
+            key = content_key(
+                image,
+                card.name,
+                card.sha256,
+                task.options.detect,
+                task.options.exif,
+                task.options.max_side,
+            )
             found = self.cache.get(key)
         if found is not None:
             return found

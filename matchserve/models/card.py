@@ -54,6 +54,11 @@ class ModelCard(BaseModel):
         return self
 
     @property
+    def fingerprint(self) -> str:
+        """What tells two models of one name apart: of the file, or the built-in's version."""
+        return self.sha256[:12] if self.sha256 else f"v{self.version}"
+
+    @property
     def row_length(self) -> int:
         """Columns of the descriptor array: floats, or bytes of packed bits."""
         return self.dim if self.kind == "float" else self.dim // 8

@@ -64,10 +64,14 @@ class HandcraftedDescriptor:
     def _compute(self, grey: UInt8, keypoints: list[cv2.KeyPoint]) -> Float32:
         if not keypoints:
             return np.zeros((0, 128), np.float32)
-        kept, raw = cv2.SIFT.create(enable_precise_upscale=True).compute(grey, keypoints)
-        if len(kept) != len(keypoints):
+        # OpenCV leaves the doubled octave out when no keypoint asks for it, which changes all
+        # others a little: one more that does makes each row depend on its own keypoint only.
+        smallest = cv2.KeyPoint(0.0, 0.0, 1.6, 0.0, 1.0, 255 | 1 << 8)
+        asked = [*keypoints, smallest]
+        kept, raw = cv2.SIFT.create(enable_precise_upscale=True).compute(grey, asked)
+        if len(kept) != len(asked):
             raise InferenceFailed("OpenCV described fewer keypoints than it was given")
-        rows = np.asarray(raw, np.float32)
+        rows = np.asarray(raw[:-1], np.float32)
         if self._is_root:
             rows = np.sqrt(rows / np.maximum(rows.sum(axis=1, keepdims=True), 1e-12))
         return _unit_rows(rows)

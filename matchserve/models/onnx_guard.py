@@ -14,7 +14,7 @@ from matchserve.errors import ModelCorrupt
 _FIELDS: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
-    "function": {7: "node"},
+    "function": {7: "node", 11: "attribute"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},

@@ -26,7 +26,7 @@ from matchserve.models.providers import (
     running_provider,
     start_session,
 )
-from matchserve.types import Image, Keypoints, UInt8
+from matchserve.types import Image, Keypoints, UInt8, is_unit_length
 from matchserve.vision.patches import crop
 
 INPUT, OUTPUT = "patches", "descriptors"
@@ -98,18 +98,21 @@ class OnnxDescriptor:
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as golden:
                 patches, expected = golden["patches"], golden["descriptors"]
-        except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
-            raise ModelCorrupt(
-                f"model {self.card.name!r}: {GOLDEN_FILE} is not readable"
-            ) from error
+        except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise ModelCorrupt(f"{self.card.name}/{GOLDEN_FILE} is not readable") from error
+        size = self.card.patch.size
+        if patches.dtype != np.uint8 or patches.shape[1:] != (1, size, size) or not len(patches):
+            raise ModelCorrupt(f"{self.card.name}/{GOLDEN_FILE} has no patches of {size} x {size}")
         rows = self.describe_patches(patches)
-        if rows.shape != expected.shape:
+        if rows.shape != expected.shape or rows.dtype != expected.dtype:
             raise ModelMismatch(f"model {self.card.name!r}: golden descriptors have another shape")
+        if self.card.kind == "float" and not is_unit_length(rows):
+            raise ModelMismatch(f"model {self.card.name!r} does not give rows of length one")
         if self.card.kind == "float":
-            error_size = float(np.abs(rows - expected).max(initial=0.0))
+            error_size = float(np.abs(rows - expected).max())
             agrees = error_size <= GOLDEN_TOLERANCE
         else:
-            error_size = float(np.unpackbits(rows ^ expected).mean()) if rows.size else 0.0
+            error_size = float(np.unpackbits(rows ^ expected).mean())
             agrees = error_size <= GOLDEN_BIT_SHARE
         if not agrees:
             raise ModelMismatch(

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matchserve.errors import ModelError, UnknownModel
+from matchserve.errors import (
+    ModelError,
+    ModelMismatch,
+    ModelMissing,
+    ProviderUnavailable,
+    UnknownModel,
+)
 from matchserve.models import handcrafted
 from matchserve.models.card import CARD_FILE, ModelCard, is_model_name, read_card
 from matchserve.models.descriptor import Descriptor
@@ -27,11 +33,9 @@ def list_models(models_dir: Path | None = None) -> dict[str, ModelCard | ModelEr
     found: dict[str, ModelCard | ModelError] = {
         name: handcrafted.card(name) for name in handcrafted.NAMES
     }
-    folder = models_dir or shipped_models_dir()
-    if folder.is_dir():
-        for directory in sorted(folder.iterdir()):
-            if is_model_name(directory.name) and (directory / CARD_FILE).is_file():
-                found[directory.name] = _card_or_error(directory)
+    for directory in sorted(_models_folder(models_dir).iterdir()):
+        if is_model_name(directory.name) and (directory / CARD_FILE).is_file():
+            found.setdefault(directory.name, _card_or_error(directory))
     return found
 
 
@@ -52,18 +56,33 @@ def load_descriptor(
         ModelError: it is there and cannot be used.
     """
     if model in handcrafted.NAMES:
+        if provider not in ("auto", "cpu"):
+            raise ProviderUnavailable(f"{model!r} is computed by OpenCV, on the CPU only")
         return HandcraftedDescriptor(model)
     if "/" in model and (Path(model) / CARD_FILE).is_file():
         return OnnxDescriptor(model, provider=provider, threads=threads)
-    folder = models_dir or shipped_models_dir()
+    folder = _models_folder(models_dir)
     if not is_model_name(model) or not (folder / model / CARD_FILE).is_file():
         known = ", ".join(list_models(models_dir))
         raise UnknownModel(f"no model named {model[:80]!r}; there are {known}")
+    if isinstance(problem := _card_or_error(folder / model), ModelError):
+        raise problem
     return OnnxDescriptor(folder / model, provider=provider, threads=threads)
 
 
+def _models_folder(models_dir: Path | None) -> Path:
+    folder = models_dir or shipped_models_dir()
+    if not folder.is_dir():
+        raise ModelMissing(f"there is no folder of models at {folder}")
+    return folder
+
+
 def _card_or_error(directory: Path) -> ModelCard | ModelError:
+    """The card of a model in a models folder, where its name is its directory's."""
     try:
-        return read_card(directory)
+        card = read_card(directory)
     except ModelError as error:
         return error
+    if card.name != directory.name:
+        return ModelMismatch(f"the card in {directory.name!r} is that of {card.name!r}")
+    return card

@@ -32,6 +32,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "TIFF")
 ExifPolicy = Literal["apply", "ignore"]
 
 _EXIF_ORIENTATION = 0x0112
+# Of the eight orientations only the two quarter turns are not their own inverse.
+_INVERSE_TURN = {6: 8, 8: 6}
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -46,8 +48,9 @@ def decode(
 
     With `exif="apply"` the image is turned as a viewer would show it, and `size` and all later
     coordinates are in that upright image; with `"ignore"` they are in the stored raster. Sixteen
-    bits are reduced to their upper eight; transparency is laid on white. With `max_side` the
-    working image is reduced so that its longer side is at most that; coordinates are not.
+    bits are reduced to the eight from the highest in use; transparency is laid on white. With
+    `max_side` the working image is reduced so that its longer side is at most that; coordinates
+    are not.
 
     Raises:
         ImageError: whatever is wrong with the bytes, as one of its subclasses.
@@ -56,10 +59,10 @@ def decode(
     with _typed_errors(limits), _open(data) as picture:
         check_size(picture.size, limits)
         _check_sums(data, picture)
+        turned = _tiff_turn(picture)
         grey = _to_grey(picture)
         # After the pixels: Pillow reads a PNG's pixels to find its EXIF, and would hide a failure.
-        turn = _exif_turn(picture) if exif == "apply" else 1
-        grey = _upright(grey, turn)
+        grey = _oriented(grey, picture, turned, exif)
     return from_array(grey, max_side=max_side, limits=limits)
 
 
@@ -78,13 +81,14 @@ def decode_colour(
     _check_bytes(data, limits)
     with _typed_errors(limits), _open(data) as picture:
         check_size(picture.size, limits)
+        turned = _tiff_turn(picture)
         if picture.mode in _SIXTEEN_BIT_MODES:
             rgb = np.repeat(_to_grey(picture)[:, :, None], 3, axis=2)
         else:
             picture.thumbnail((max_side, max_side))
             rgb = np.array(_on_white(picture.convert("RGBA")), np.uint8)
-        turn = _exif_turn(picture) if exif == "apply" else 1
-    return np.ascontiguousarray(_reduced(_upright(rgb, turn), max_side))
+        rgb = _oriented(rgb, picture, turned, exif)
+    return np.ascontiguousarray(_reduced(rgb, max_side))
 
 
 def read_size(
@@ -100,7 +104,7 @@ def read_size(
     """
     _check_bytes(data, limits)
     with _typed_errors(limits), _open(data) as picture:
-        if picture.format not in formats:
+        if _format(picture) not in formats:
             raise UnsupportedFormat(f"not a {', '.join(formats)} image")
         check_size(picture.size, limits)
         return picture.size
@@ -120,11 +124,13 @@ def from_array(
         raise UnsupportedFormat(f"image arrays are (H, W) or (H, W, 3), not {array.shape}")
     size = (array.shape[1], array.shape[0])
     check_size(size, limits)
-    eight_bit = (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
+    eight_bit = _upper_eight_bits(array) if array.dtype == np.uint16 else array
     if eight_bit.ndim == 3:
         # Pillow, not OpenCV: their greys differ by rounding, and a file must equal its array.
         eight_bit = np.array(Pillow.fromarray(eight_bit).convert("L"), np.uint8)
-    return Image(_reduced(eight_bit, max_side), size)
+    reduced = _reduced(eight_bit, max_side)
+    check_size((reduced.shape[1], reduced.shape[0]), limits)
+    return Image(reduced, size)
 
 
 def check_size(size: tuple[int, int], limits: Limits) -> None:
@@ -220,21 +226,44 @@ def _exif_turn(picture: ImageFile.ImageFile) -> int:
 def _to_grey(picture: ImageFile.ImageFile) -> UInt8:
     """Decode the pixels as 8-bit grey, whatever their mode."""
     if picture.mode in _SIXTEEN_BIT_MODES:
-        return (np.asarray(picture).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
-    if picture.mode == "F":
-        raise UnsupportedFormat("floating-point pixels are not read; send 8 or 16 bits")
+        return _upper_eight_bits(np.asarray(picture).astype(np.int64).clip(0, None))
+    if picture.mode in ("F", "LAB", "HSV"):
+        raise UnsupportedFormat(f"pixels of mode {picture.mode} are not read; send grey or RGB")
     # The Y channel of a JPEG is its BT.601 grey: no colour conversion needed.
-    if picture.format == "JPEG" and picture.mode == "RGB":
+    if _format(picture) == "JPEG" and picture.mode == "RGB":
         picture.draft("L", picture.size)
     if picture.has_transparency_data:
         return np.array(_on_white(picture.convert("RGBA")).convert("L"), np.uint8)
     return np.array(picture.convert("L"), np.uint8)
 
 
+def _upper_eight_bits(array: NDArray[Any]) -> UInt8:
+    """Eight bits from the highest one in use: many cameras put ten or twelve into sixteen."""
+    unused = max(0, int(array.max(initial=0)).bit_length() - 8)
+    return (array >> unused).astype(np.uint8)
+
+
 def _on_white(picture: Pillow.Image) -> Pillow.Image:
     """Lay a transparent picture on white, as a page would show it."""
     white = Pillow.new("RGBA", picture.size, "white")
     return Pillow.alpha_composite(white, picture).convert("RGB")
+
+
+def _format(picture: ImageFile.ImageFile) -> str | None:
+    """The file format; a JPEG with further pictures behind it (MPO, as phones write) is a JPEG."""
+    return "JPEG" if picture.format == "MPO" else picture.format
+
+
+def _tiff_turn(picture: ImageFile.ImageFile) -> int:
+    """The orientation that Pillow will undo by itself: it does so for TIFF alone."""
+    return _exif_turn(picture) if picture.format == "TIFF" else 1
+
+
+def _oriented(pixels: UInt8, picture: ImageFile.ImageFile, turned: int, exif: ExifPolicy) -> UInt8:
+    """Loaded pixels as a viewer shows them, or as they are stored."""
+    if exif == "apply":
+        return pixels if turned != 1 else _upright(pixels, _exif_turn(picture))
+    return _upright(pixels, _INVERSE_TURN.get(turned, turned))
 
 
 def _upright(pixels: UInt8, turn: int) -> UInt8:

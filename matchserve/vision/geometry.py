@@ -7,7 +7,8 @@ model that s of them determine, the expected number of such agreements among unr
 
 where p is the chance that a random point falls that near: a disc of radius t over the image area
 for a homography, a band of half-width t along the longest line for an epipolar geometry. The
-confidence is 1 - NFA, no less than 0.
+confidence is 1 - NFA, no less than 0. n and k count distinct places: keypoints that differ by
+orientation only are one piece of evidence, not several.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class VerifyOptions:
     def __post_init__(self) -> None:
         if self.kind not in VERIFY_KINDS:
             raise InvalidParameter(f"verify is {self.kind!r}, not one of {', '.join(VERIFY_KINDS)}")
+        if not 0 <= self.seed < 2**31:
+            raise InvalidParameter(f"seed is {self.seed}, not in 0..2^31-1")
         if not 0.01 <= self.threshold_px <= 1000.0:
             raise InvalidParameter(f"threshold_px is {self.threshold_px}, not in 0.01..1000")
         if self.kind == "pose" and self.cameras is None:
@@ -89,10 +92,11 @@ def verify(
     matrix, pose, found = _fit(p0[usable], p1[usable], options)
     inliers = np.zeros(count, np.bool_)
     inliers[np.flatnonzero(usable)[found]] = True
-    if matrix is None or inliers.sum() <= _SAMPLE[options.kind]:
+    places, agreeing = _places(p0, p1), _places(p0[inliers], p1[inliers])
+    if matrix is None or agreeing <= _SAMPLE[options.kind]:
         return Verification(options.kind, None, np.zeros(count, np.bool_), 0.0)
     confidence = chance_confidence(
-        count, int(inliers.sum()), _SAMPLE[options.kind], _chance(options, sizes[1])
+        places, agreeing, _SAMPLE[options.kind], _chance(options, sizes[1])
     )
     return Verification(options.kind, matrix, inliers, confidence, pose)
 
@@ -110,14 +114,17 @@ def chance_confidence(matches: int, inliers: int, sample: int, chance: float) ->
     return 1.0 - math.exp(log_nfa) if log_nfa < 0 else 0.0
 
 
+def _places(p0: Float64, p1: Float64) -> int:
+    """How many distinct places the matches join, in the image where they are fewer."""
+    return min(len(np.unique(p0, axis=0)), len(np.unique(p1, axis=0)))
+
+
 _Fit = tuple[Float64 | None, Float64 | None, Bool]
 
 
 def _fit(p0: Float64, p1: Float64, options: VerifyOptions) -> _Fit:
     nothing = (None, None, np.zeros(len(p0), np.bool_))
-    if len(np.unique(p0, axis=0)) <= _SAMPLE[options.kind]:
-        return nothing
-    if len(np.unique(p1, axis=0)) <= _SAMPLE[options.kind]:
+    if _places(p0, p1) <= _SAMPLE[options.kind]:
         return nothing
     if options.kind == "pose":
         return _relative_pose(p0, p1, options)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter
 from matchserve.types import Bool, Float64, Image, Keypoints, UInt8
@@ -21,6 +22,9 @@ T = TypeVar("T")
 FLAT_STD = 2.0
 FLAT_SIDE_SIGMA = 12.0
 
+# DoG keeps its whole pyramid in memory, in float: measured on images of 2 to 48 megapixels.
+DETECT_BYTES_PER_PIXEL = 240
+
 _SIFT_SIGMA = 1.6
 _LAYERS = 3
 
@@ -30,22 +34,18 @@ class DetectOptions:
     """How keypoints are found.
 
     `upright` sets every angle to 0 and drops the copies that differ by orientation only.
-    `max_side` detects on a reduced image; coordinates stay those of the sent one. The thresholds
-    are OpenCV's; the defaults let almost every extremum compete for the strongest places, edges
-    too, which gives more correct matches than OpenCV's 0.04 and 10 at an equal number.
+    The thresholds are OpenCV's; the defaults let almost every extremum compete for the strongest
+    places, edges too, which gives more correct matches than OpenCV's 0.04 and 10 at equal numbers.
     """
 
     max_keypoints: int = 2048
     upright: bool = False
-    max_side: int | None = None
     contrast_threshold: float = 0.01
     edge_threshold: float = 10_000.0
 
     def __post_init__(self) -> None:
         if self.max_keypoints < 1:
             raise InvalidParameter(f"max_keypoints is {self.max_keypoints}, must be at least 1")
-        if self.max_side is not None and self.max_side < 16:
-            raise InvalidParameter(f"max_side is {self.max_side}, must be at least 16")
         if not (math.isfinite(self.contrast_threshold) and self.contrast_threshold >= 0):
             raise InvalidParameter("contrast_threshold must be a number of at least 0")
         if not (math.isfinite(self.edge_threshold) and self.edge_threshold > 0):
@@ -74,11 +74,14 @@ def detect(image: Image, options: DetectOptions | None = None) -> Keypoints:
 
 
 def to_opencv(keypoints: Keypoints, image: Image) -> list[cv2.KeyPoint]:
-    """OpenCV keypoints in the working image, with the octave SIFT needs to describe them."""
+    """OpenCV keypoints in the working image, with the octave SIFT needs to describe them.
+
+    Keypoints too large for any octave of the image are given its last one.
+    """
     xy = image.to_working(keypoints.xy)
     sizes = 2.0 * keypoints.sigma * math.sqrt(float(np.prod(image.scale_xy)))
     degrees = np.degrees(keypoints.angle) % 360.0
-    octaves = _packed_octaves(sizes.astype(np.float64))
+    octaves = _packed_octaves(sizes.astype(np.float64), image.grey.shape)
     return [
         cv2.KeyPoint(float(x), float(y), float(size), float(angle), 1.0, int(octave))
         for (x, y), size, angle, octave in zip(xy, sizes, degrees, octaves, strict=True)
@@ -123,14 +126,16 @@ def _is_textured(grey: UInt8, rows: Float64) -> Bool:
     return np.asarray(variance > FLAT_STD**2)
 
 
-def _packed_octaves(sizes: Float64) -> Float64:
+def _packed_octaves(sizes: Float64, shape: tuple[int, ...]) -> NDArray[np.int64]:
     """OpenCV's `octave` field (octave and layer) of keypoints with these diameters.
 
     A keypoint of layer 1 to 3 in octave o has the diameter 1.6 * 2^(o+1) * 2^(layer/3), where
     octave -1 is the doubled image.
     """
     steps = _LAYERS * np.log2(np.maximum(sizes, 1e-6) / _SIFT_SIGMA)
-    octave = np.clip(np.floor((steps - 0.5) / _LAYERS), 0, None)
+    # As OpenCV counts the octaves of an image it has doubled.
+    last = max(0, round(math.log2(2 * min(shape)) - 2) - 1)
+    octave = np.clip(np.floor((steps - 0.5) / _LAYERS), 0, last)
     layer = np.clip(np.round(steps - _LAYERS * octave), 1, _LAYERS)
     return np.asarray((octave.astype(np.int64) - 1) & 255 | layer.astype(np.int64) << 8)
 

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from matchserve.errors import FeatureMismatch, InvalidParameter, ProviderUnavailable
+from matchserve.errors import (
+    FeatureMismatch,
+    InferenceFailed,
+    InvalidParameter,
+    ProviderUnavailable,
+)
 from matchserve.types import Bool, DescriptorKind, Features, Float32, Matches
 
 
@@ -45,6 +51,11 @@ def match(left: Features, right: Features, options: MatchOptions | None = None) 
     """
     if left.model != right.model:
         raise FeatureMismatch(f"features of {left.model!r} and {right.model!r} do not compare")
+    if left.fingerprint and right.fingerprint and left.fingerprint != right.fingerprint:
+        raise FeatureMismatch(
+            f"features of two different models, both named {left.model!r} "
+            f"({left.fingerprint} and {right.fingerprint}), do not compare"
+        )
     if left.descriptors.shape[1] != right.descriptors.shape[1] or left.kind != right.kind:
         raise FeatureMismatch("the descriptors are of different length or kind")
     return mutual_nn(left.descriptors, right.descriptors, options)
@@ -99,8 +110,11 @@ def _nearest(
     if queries.dtype == np.uint8:
         bits, index = faiss.knn_hamming(queries, base, count)
         return bits.astype(np.float32), index
-    search = _gpu_search() or faiss.knn
-    cosine, index = search(queries, base, count, metric=faiss.METRIC_INNER_PRODUCT)
+    search = faiss.knn if gpu_count() == 0 else _gpu_search()
+    try:
+        cosine, index = search(queries, base, count, metric=faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:  # FAISS's only exception; on a GPU, mostly its memory
+        raise InferenceFailed("FAISS failed while matching") from error
     return np.sqrt(np.maximum(2.0 - 2.0 * cosine, 0.0)), index
 
 
@@ -129,10 +143,13 @@ def gpu_count() -> int:
     return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
-@functools.cache
+# GPU resources belong to one thread: FAISS does not guard them.
+_per_thread = threading.local()
+
+
 def _gpu_search() -> Any:
-    """`faiss.knn_gpu` bound to the first device, or None without one."""
-    if gpu_count() == 0:
-        return None
+    """`faiss.knn_gpu` with this thread's resources on the first device."""
     faiss = import_faiss()
-    return functools.partial(faiss.knn_gpu, faiss.StandardGpuResources())
+    if not hasattr(_per_thread, "resources"):
+        _per_thread.resources = faiss.StandardGpuResources()
+    return functools.partial(faiss.knn_gpu, _per_thread.resources)

@@ -22,8 +22,8 @@ from matchserve.types import Float32, Float64, Image, Keypoints, PatchSpec, UInt
 
 BORDER_MODES = {"replicate": cv2.BORDER_REPLICATE, "reflect": cv2.BORDER_REFLECT_101}
 
-# Sampling maps take 8 kB a patch of 32 x 32: blocks keep them at 16 MB whatever is asked for.
-_BLOCK = 2048
+# Sampling maps take 8 bytes a sample: blocks keep them at 16 MB whatever is asked for.
+_BLOCK_SAMPLES = 2**21
 
 
 def crop(image: Image, keypoints: Keypoints, spec: PatchSpec) -> UInt8:
@@ -33,13 +33,14 @@ def crop(image: Image, keypoints: Keypoints, spec: PatchSpec) -> UInt8:
     step = keypoints.sigma.astype(np.float64) * scale * spec.magnification / spec.size
     levels = _levels(step, image.grey.shape, spec)
     patches = np.empty((len(keypoints), spec.size, spec.size), np.uint8)
+    block = _BLOCK_SAMPLES // spec.size**2
     level_image = np.asarray(image.grey)
     for level in range(int(levels.max(initial=0)) + 1):
         if level:
             level_image = np.asarray(cv2.pyrDown(level_image), np.uint8)
         members = np.flatnonzero(levels == level)
-        for start in range(0, len(members), _BLOCK):
-            rows = members[start : start + _BLOCK]
+        for start in range(0, len(members), block):
+            rows = members[start : start + block]
             maps = _sampling_maps(
                 xy[rows] / 2**level, step[rows] / 2**level, keypoints.angle[rows], spec.size
             )

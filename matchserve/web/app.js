@@ -140,8 +140,9 @@ function showResult() {
   viewer.setFilter({ score: low, inliersOnly: $("inliers").checked });
   viewer.show(bitmaps.map((b) => b ?? new OffscreenCanvas(8, 8)), result);
   const { geometry } = result;
-  const verdict = result.same_scene === null ? "Not verified" : result.same_scene ? "Same scene" : "Not the same";
-  number("verdict", verdict, result.same_scene === null ? "" : result.same_scene ? "yes" : "no");
+  const isSame = result.same_scene !== null && result.same_scene >= 0.5;
+  const verdict = result.same_scene === null ? "Not verified" : isSame ? "Same scene" : "Not the same";
+  number("verdict", verdict, result.same_scene === null ? "" : isSame ? "yes" : "no");
   number("inliers", geometry.kind === "none" ? "–" : geometry.inliers);
   number("matches", result.matches.length);
   number("keypoints", `${result.keypoints0.length} + ${result.keypoints1.length}`);

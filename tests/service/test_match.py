@@ -14,6 +14,7 @@ from PIL import Image as Pillow
 
 from matchserve.encoding import result_fields
 from matchserve.matcher import Matcher, Options
+from tests.conftest import encoded
 
 Pair = dict[str, bytes]
 
@@ -122,6 +123,15 @@ def test_features_then_match_equals_match(
     assert again.status_code == 200, again.text
     assert again.json()["matches"] == direct.json()["matches"]
     assert again.json()["model"] == model
+
+
+@pytest.mark.parametrize("how", ["list", "base64"])
+def test_an_image_without_keypoints_goes_all_the_way(http: httpx.Client, how: str) -> None:
+    flat = encoded(np.full((64, 64), 99, np.uint8))
+    described = http.post("/v1/features", files={"image": flat}, data={"descriptors": how}).json()
+    assert described["keypoints"] == []
+    answer = http.post("/v1/features/match", json={"features0": described, "features1": described})
+    assert (answer.status_code, answer.json()["matches"]) == (200, [])
 
 
 def test_features_of_different_models_are_refused(http: httpx.Client, pair: Pair) -> None:

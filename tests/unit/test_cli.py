@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
+from matchserve.pattern import generate
 from matchserve.types import UInt8
 from matchserve.vision.decode import decode_colour
 from tests.conftest import encoded
@@ -58,6 +63,22 @@ def test_a_model_by_path(files: tuple[Path, Path], tiny_model: Path) -> None:
     assert b"CPUExecutionProvider" in done.stderr
 
 
+def test_every_option_of_match_reaches_the_matcher(files: tuple[Path, Path]) -> None:
+    def found(*args: object) -> dict[str, Any]:
+        fields = orjson.loads(run("match", *files, "--json", "-", *args).stdout)
+        assert isinstance(fields, dict)
+        return fields
+
+    plain = found()
+    assert len(found("--ratio", 0.7)["matches"]) < len(plain["matches"])
+    assert len(found("--max-keypoints", 100)["keypoints0"]) == 100
+    assert found("--upright")["matches"] != plain["matches"]
+    assert len(found("--max-side", 200)["keypoints0"]) < len(plain["keypoints0"])
+    tight = found("--threshold-px", 0.2)["geometry"]["inliers"]
+    assert tight < plain["geometry"]["inliers"]
+    assert found("--verify", "none")["geometry"]["kind"] == "none"
+
+
 def test_describe(files: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "f.npz"
     run("describe", files[0], "-o", out, "--max-keypoints", 300, "--model", "sift")
@@ -103,7 +124,16 @@ def test_bench_prints_ratios(files: tuple[Path, Path]) -> None:
         (["match", "{a}", "{a}", "--max-keypoints", "0"], 2, b"at least 1"),
         (["match", "{a}", "{a}", "--verify", "pose"], 2, b"intrinsics of both"),
         (["match", "{a}", "{a}", "--verify", "affine"], 2, b"--verify"),
-        (["match", "{a}", "{a}", "--camera0", "1,2", "--camera1", "1,2"], 2, b"fx,fy,cx,cy"),
+        (
+            ["match", "{a}", "{a}", "--verify", "pose", "--camera0", "1,2", "--camera1", "1"],
+            2,
+            b"fx,fy",
+        ),
+        (["match", "{a}", "{a}", "--camera0", "1,2,3,4"], 2, b"cameras are for --verify pose"),
+        (["match", "{a}", "{a}", "--draw", "x.jpg"], 2, b"name it x.png"),
+        (["match", "{a}", "{a}", "--json", "-", "--npz", "-"], 2, b"only one output"),
+        (["match", "{a}", "{a}", "--provider", "cuda", "--model", "sift"], 78, b"OpenCV"),
+        (["models", "--models-dir", "/no/such/folder"], 78, b"no folder of models"),
         (["match", "{a}", "{a}", "--json", "/no/such/dir/x"], 2, b"cannot write"),
         (["match", "{a}"], 2, b"Missing argument"),
         (["bench", "{a}"], 2, b"two images or none"),
@@ -119,6 +149,41 @@ def test_errors_are_one_clear_line_and_a_code(
     done = run(*[a.format(a=files[0], text=text) for a in args], check=False)
     assert done.returncode == code
     assert words in done.stderr
+
+
+def test_a_full_or_closed_standard_output_is_one_line(files: tuple[Path, Path]) -> None:
+    for redirect in (">/dev/full", ">&-"):
+        command = f"{sys.executable} -m matchserve match {files[0]} {files[1]} --json - {redirect}"
+        done = subprocess.run(command, shell=True, capture_output=True, check=False)
+        assert done.returncode == 2
+        assert b"cannot write standard output" in done.stderr
+        assert b"Traceback" not in done.stderr
+
+
+def test_a_terminal_without_our_letters_still_lists_the_models() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-m", "matchserve", "models"],
+        capture_output=True, check=True, env=environment,
+    )  # fmt: skip
+    assert b"rootsift" in done.stdout
+
+
+def test_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    image = tmp_path / "large.png"
+    image.write_bytes(encoded(generate((3000, 2500))))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "matchserve", "match", str(image), str(image)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    time.sleep(2.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    _, errors = process.communicate(timeout=20)
+    assert time.monotonic() - start < 1.5
+    assert process.returncode == -signal.SIGINT
+    assert b"Traceback" not in errors
 
 
 def test_provider_cuda_is_refused_without_a_gpu(files: tuple[Path, Path], tiny_model: Path) -> None:

@@ -136,6 +136,40 @@ def test_unrelated_points_have_no_confidence(kind: VerifyKind) -> None:
     assert confident <= 1
 
 
+@pytest.mark.parametrize("kind", ["homography", "fundamental"])
+def test_one_place_counts_once(kind: VerifyKind) -> None:
+    """Keypoints that differ by orientation only repeat a point; that is no more evidence."""
+    rng = np.random.default_rng(5)
+    confident = 0
+    for _ in range(30):
+        first, second = rng.uniform((0, 0), (800, 600), (2, 20, 2))
+        repeated = np.concatenate([np.arange(20), np.repeat(np.arange(4), 3)])
+        found = verify(first[repeated], second[repeated], SIZES, VerifyOptions(kind))
+        confident += found.confidence > 0.5
+    assert confident <= 1
+
+
+def test_the_threshold_decides_who_is_an_inlier() -> None:
+    first, second, truth = planar()
+    gap = np.linalg.norm(cv2.perspectiveTransform(first[None], truth)[0] - second, axis=1)
+    tight = verify(first, second, SIZES, VerifyOptions("homography", threshold_px=0.3))
+    loose = verify(first, second, SIZES, VerifyOptions("homography", threshold_px=5.0))
+    assert 50 < tight.inliers.sum() < 180
+    assert loose.inliers[gap < 2].all()
+    assert gap[tight.inliers].max() < 1.0
+
+
+def test_chance_is_that_of_the_second_image() -> None:
+    """The same few inliers are surer in a large image than in a small one."""
+    rng = np.random.default_rng(0)
+    first = rng.uniform((0, 0), (200, 150), (30, 2))
+    second = first + 5
+    second[8:] = rng.uniform((0, 0), (200, 150), (22, 2))
+    small = verify(first, second, ((9, 9), (200, 150)), VerifyOptions("fundamental"))
+    large = verify(first, second, ((9, 9), (4000, 3000)), VerifyOptions("fundamental"))
+    assert small.confidence < large.confidence
+
+
 def test_confidence_grows_with_inliers() -> None:
     values = [chance_confidence(300, k, 4, 1e-4) for k in range(4, 60)]
     assert values[0] == 0.0
@@ -152,6 +186,8 @@ def test_confidence_grows_with_inliers() -> None:
         lambda: VerifyOptions(threshold_px=1e9),
         lambda: VerifyOptions(threshold_px=float("nan")),
         lambda: VerifyOptions("pose"),
+        lambda: VerifyOptions(seed=-1),
+        lambda: VerifyOptions(seed=2**40),
         lambda: Camera(0, 1, 0, 0),
         lambda: Camera(1, 1, math.inf, 0),
     ],

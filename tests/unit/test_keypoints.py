@@ -111,6 +111,10 @@ def test_flat_surroundings_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FLAT_STD", 0.0)
     everything = detect(from_array(image), options)
     assert (kept.xy[:, 0] > 110).all()
+    # A keypoint of sigma s looks 6 s to each side: some left of the border see the texture.
+    reach = kept.xy[:, 0] + 6 * kept.sigma
+    assert (reach > 127).all()
+    assert (kept.xy[:, 0] < 128).any()
     assert (everything.xy[:, 0] < 110).sum() > 20
 
 
@@ -157,7 +161,6 @@ def test_failures_on_the_detection_thread_reach_the_caller(
     [
         {"max_keypoints": 0},
         {"max_keypoints": -5},
-        {"max_side": 8},
         {"contrast_threshold": math.nan},
         {"edge_threshold": 0.0},
     ],

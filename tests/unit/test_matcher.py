@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import cv2
@@ -11,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from matchserve import (
-    DetectOptions,
     Limits,
     Matcher,
     MatchOptions,
@@ -20,8 +20,15 @@ from matchserve import (
     VerifyOptions,
     match_images,
 )
-from matchserve.errors import FeatureMismatch, ImageTooSmall, InvalidParameter, MissingInput
-from matchserve.matcher import StageClock
+from matchserve import matcher as matcher_module
+from matchserve.errors import (
+    FeatureMismatch,
+    ImageTooLarge,
+    ImageTooSmall,
+    InvalidParameter,
+    MissingInput,
+)
+from matchserve.matcher import StageClock, read_file
 from matchserve.types import UInt8
 from tests.conftest import encoded
 
@@ -103,7 +110,7 @@ def test_a_binary_model_matches_by_hamming_distance(
 
 def test_a_smaller_working_size_finds_the_same_geometry(photograph: UInt8) -> None:
     other, truth = warped(photograph)
-    options = Options(detect=DetectOptions(max_side=300), verify=VerifyOptions("homography"))
+    options = Options(max_side=300, verify=VerifyOptions("homography"))
     result = Matcher("rootsift").match(photograph, other, options)
     assert result.features0.size == (512, 512)
     assert corner_error(result, truth) < 3.0
@@ -168,12 +175,58 @@ def test_bad_input_is_a_typed_error(tmp_path: Path, pattern: UInt8) -> None:
     matcher = Matcher("rootsift")
     with pytest.raises(MissingInput, match=r"nothing\.jpg"):
         matcher.match(tmp_path / "nothing.jpg", pattern)
+    with pytest.raises(MissingInput):
+        matcher.match("a\0b", pattern)
     with pytest.raises(ImageTooSmall):
         matcher.match(pattern, pattern[:5])
     with pytest.raises(InvalidParameter, match="cannot be a int"):
         matcher.features(5)  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match="at most 100"):
         Matcher("rootsift", limits=Limits(max_keypoints=100)).features(pattern)
+
+
+def test_images_too_large_together_are_described_one_after_the_other(
+    pattern: UInt8, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = Matcher("rootsift").match(pattern, pattern)
+    running: list[int] = []
+    peak: list[int] = []
+    real = matcher_module.detect
+
+    def watched(*args: object) -> object:
+        running.append(1)
+        peak.append(len(running))
+        time.sleep(0.05)
+        found = real(*args)  # type: ignore[arg-type]
+        running.pop()
+        return found
+
+    monkeypatch.setattr(matcher_module, "detect", watched)
+    Matcher("rootsift").match(pattern, pattern)
+    assert max(peak) == 2
+    peak.clear()
+    monkeypatch.setattr(matcher_module, "memory_limit_bytes", lambda: 1000)
+    apart = Matcher("rootsift").match(pattern, pattern)
+    assert max(peak) == 1
+    np.testing.assert_array_equal(apart.matches.pairs, together.matches.pairs)
+
+
+def test_a_file_is_not_read_beyond_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "large.png"
+    path.write_bytes(bytes(5000))
+    assert len(read_file(path, Limits(max_image_bytes=1000))) == 1001
+    with pytest.raises(ImageTooLarge):
+        Matcher("rootsift", limits=Limits(max_image_bytes=1000)).features(path)
+
+
+def test_a_model_directory_may_be_a_path_object(tiny_model: Path) -> None:
+    assert Matcher(tiny_model).descriptor.card.name == "tiny"
+
+
+@pytest.mark.parametrize("bad", [{"exif": "aply"}, {"max_side": 3}])
+def test_senseless_options_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(InvalidParameter):
+        Options(**bad)  # type: ignore[arg-type]
 
 
 def test_the_one_line_way(pattern: UInt8) -> None:

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
-import functools
+import dataclasses
 import sys
+import threading
 import types
 
 import numpy as np
 import pytest
 
-from matchserve.errors import FeatureMismatch, InvalidParameter, ProviderUnavailable
+from matchserve.errors import (
+    FeatureMismatch,
+    InferenceFailed,
+    InvalidParameter,
+    ProviderUnavailable,
+)
 from matchserve.types import Features, Float32, Keypoints, UInt8
 from matchserve.vision import matching
 from matchserve.vision.matching import MatchOptions, match, mutual_nn
@@ -100,6 +106,11 @@ def test_a_single_candidate_has_nobody_to_be_confused_with() -> None:
 def test_models_do_not_mix() -> None:
     with pytest.raises(FeatureMismatch, match="'a' and 'b'"):
         match(as_features(unit_rows(3), "a"), as_features(unit_rows(3), "b"))
+    old, new = as_features(unit_rows(3)), as_features(unit_rows(3))
+    old, new = (dataclasses.replace(f, fingerprint=p) for f, p in ((old, "1f"), (new, "2e")))
+    with pytest.raises(FeatureMismatch, match="1f and 2e"):
+        match(old, new)
+    assert len(match(old, old)) == len(match(old, dataclasses.replace(new, fingerprint=""))) == 3
     with pytest.raises(FeatureMismatch, match="length or kind"):
         match(as_features(unit_rows(3)), as_features(unit_rows(3, dim=16)))
     with pytest.raises(FeatureMismatch, match="length or kind"):
@@ -126,15 +137,30 @@ def test_a_gpu_is_used_when_faiss_sees_one(monkeypatch: pytest.MonkeyPatch) -> N
         knn_gpu=knn_gpu,
         METRIC_INNER_PRODUCT=real.METRIC_INNER_PRODUCT,
         get_num_gpus=lambda: 1,
-        StandardGpuResources=lambda: "resources",
+        StandardGpuResources=object,
     )
     monkeypatch.setattr(matching, "import_faiss", lambda: fake)
-    monkeypatch.setattr(matching, "_gpu_search", functools.cache(matching._gpu_search.__wrapped__))
+    monkeypatch.setattr(matching, "_per_thread", threading.local())
     left, right = unit_rows(40), unit_rows(50, seed=1)
     on_gpu = mutual_nn(left, right)
+    assert len(calls) == 2
+    assert calls[0] is calls[1]
+    thread = threading.Thread(target=mutual_nn, args=(left, right))
+    thread.start()
+    thread.join()
+    assert calls[2] is not calls[0]  # FAISS's GPU resources are not safe to share
     monkeypatch.undo()
-    assert calls == ["resources", "resources"]
     np.testing.assert_array_equal(on_gpu.pairs, mutual_nn(left, right).pairs)
+
+
+def test_a_failing_search_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("out of device memory")
+
+    fake = types.SimpleNamespace(knn=fail, METRIC_INNER_PRODUCT=0)
+    monkeypatch.setattr(matching, "import_faiss", lambda: fake)
+    with pytest.raises(InferenceFailed):
+        mutual_nn(unit_rows(3), unit_rows(3))
 
 
 def test_without_faiss_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from matchserve.models import providers, registry
 from matchserve.models.card import CARD_FILE, ModelCard, is_model_name, read_card
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from matchserve.models.registry import list_models, load_descriptor, shipped_models_dir
-from matchserve.types import PatchSpec, UInt8
+from matchserve.types import Keypoints, PatchSpec, UInt8
 from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions, detect, to_opencv
 from matchserve.vision.patches import crop
@@ -122,6 +123,59 @@ def test_models_are_listed_with_cards_or_with_what_is_wrong(tiny_model: Path) ->
     assert list(found) == ["sift", "rootsift", "broken", "tiny"]
     assert isinstance(found["tiny"], ModelCard)
     assert isinstance(found["broken"], ModelError)
+
+
+def test_built_in_names_and_other_peoples_cards_cannot_be_taken(tiny_model: Path) -> None:
+    folder = tiny_model.parent
+    shutil.copytree(tiny_model, folder / "sift")
+    shutil.copytree(tiny_model, folder / "renamed")
+    found = list_models(folder)
+    assert isinstance(found["sift"], ModelCard)
+    assert found["sift"].dim == 128
+    assert isinstance(found["renamed"], ModelError)
+    with pytest.raises(ModelError, match="that of 'tiny'"):
+        load_descriptor("renamed", models_dir=folder)
+
+
+def test_a_missing_folder_of_models_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no folder of models"):
+        list_models(tmp_path / "typo")
+
+
+def test_built_ins_do_not_pretend_to_run_on_a_device() -> None:
+    with pytest.raises(ProviderUnavailable, match="OpenCV"):
+        load_descriptor("rootsift", provider="cuda")
+
+
+def test_each_row_depends_on_its_own_keypoint_only(grey_photograph: UInt8) -> None:
+    image = from_array(grey_photograph)
+    found = detect(image, DetectOptions(max_keypoints=400))
+    descriptor = HandcraftedDescriptor("sift")
+    together = descriptor.describe(image, found)
+    large = np.flatnonzero(found.sigma > 4)[:20]
+    np.testing.assert_allclose(descriptor.describe(image, found[large]), together[large], atol=1e-6)
+
+
+def test_keypoints_larger_than_every_octave_are_described(pattern: UInt8) -> None:
+    huge = Keypoints(
+        np.array([[100.0, 80.0]], np.float32),
+        np.array([900.0], np.float32),
+        np.zeros(1, np.float32),
+        np.ones(1, np.float32),
+    )
+    rows = HandcraftedDescriptor("rootsift").describe(from_array(pattern), huge)
+    assert rows.shape == (1, 128)
+
+
+def test_sift_sees_the_working_image(grey_photograph: UInt8) -> None:
+    """Under a working size, keypoints are scaled to it before they are described."""
+    small = from_array(grey_photograph, max_side=256)
+    found = detect(small, DetectOptions(max_keypoints=100))
+    alone = from_array(small.grey)
+    moved = Keypoints((found.xy + 0.5) / 2 - 0.5, found.sigma / 2, found.angle, found.score)
+    descriptor = HandcraftedDescriptor("sift")
+    similarity = (descriptor.describe(small, found) * descriptor.describe(alone, moved)).sum(axis=1)
+    assert np.median(similarity) > 0.999
 
 
 def test_a_model_is_loaded_by_name_or_by_path(tiny_model: Path) -> None:

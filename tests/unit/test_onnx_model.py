@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from matchserve.errors import (
     ProviderUnavailable,
 )
 from matchserve.models import onnx_model
-from matchserve.models.card import CARD_FILE, GOLDEN_FILE, MODEL_FILE
+from matchserve.models.card import CARD_FILE, GOLDEN_FILE, MODEL_FILE, ModelCard
 from matchserve.models.onnx_guard import refuse_external_data
-from matchserve.models.onnx_model import OnnxDescriptor
+from matchserve.models.onnx_model import OnnxDescriptor, sha256_hex
 from matchserve.types import UInt8
 from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import detect
@@ -151,6 +150,14 @@ def unknown_operator() -> onnx.ModelProto:
     return model
 
 
+def without_normalisation() -> onnx.ModelProto:
+    model = tiny_graph()
+    (node,) = [n for n in model.graph.node if n.op_type == "LpNormalization"]
+    node.op_type = "Identity"
+    del node.attribute[:]
+    return model
+
+
 LIES: dict[str, tuple[dict[str, Any], type[ModelError]]] = {
     "dim": ({"dim": 32}, ModelMismatch),
     "kind": ({"kind": "binary", "dim": 128}, ModelMismatch),
@@ -159,6 +166,7 @@ LIES: dict[str, tuple[dict[str, Any], type[ModelError]]] = {
     "fixed batch": ({"graph": fixed_batch()}, ModelMismatch),
     "patch size": ({"graph": tiny_graph(size=16)}, ModelMismatch),
     "golden": ({"golden_shift": 0.01}, ModelMismatch),
+    "length": ({"graph": without_normalisation()}, ModelMismatch),
     "unknown operator": ({"graph": unknown_operator()}, ModelCorrupt),
 }
 
@@ -192,6 +200,11 @@ def with_external_data(where: str) -> onnx.ModelProto:
         node = helper.make_node("If", ["c"], ["unused"], then_branch=inner, else_branch=inner)
         model.graph.node.append(node)
         tensor = model.graph.node[-1].attribute[0].g.initializer[0]
+    elif where == "function":
+        attribute = model.functions.add(name="f", domain="local").attribute_proto.add(name="a")
+        attribute.type = onnx.AttributeProto.TENSOR
+        tensor = attribute.t
+        tensor.CopyFrom(numpy_helper.from_array(np.zeros(3, np.float32)))
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     entry = tensor.external_data.add()
@@ -199,7 +212,42 @@ def with_external_data(where: str) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("where", ["initializer", "attribute", "subgraph"])
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        (
+            {"patches": np.zeros((0, 1, 32, 32), np.uint8), "descriptors": np.zeros((0, 16))},
+            ModelCorrupt,
+        ),
+        (
+            {"patches": np.zeros((2, 1, 32, 32), np.float32), "descriptors": np.zeros((2, 16))},
+            ModelCorrupt,
+        ),
+        (
+            {"patches": np.zeros((2, 32, 32), np.uint8), "descriptors": np.zeros((2, 16))},
+            ModelCorrupt,
+        ),
+        ({"patches": patches(2), "descriptors": np.zeros((3, 16), np.float32)}, ModelMismatch),
+        ({"patches": patches(2)}, ModelCorrupt),
+        (None, ModelCorrupt),
+    ],
+)
+def test_a_golden_file_that_proves_nothing_is_a_model_error(
+    tiny_model: Path, arrays: dict[str, Any] | None, expected: type[ModelError]
+) -> None:
+    golden = tiny_model / GOLDEN_FILE
+    if arrays is None:
+        golden.write_bytes(b"")
+    else:
+        np.savez(golden, **arrays)
+    card = (tiny_model / CARD_FILE).read_text()
+    old = ModelCard.model_validate_json(card).golden_sha256 or ""
+    (tiny_model / CARD_FILE).write_text(card.replace(old, sha256_hex(golden.read_bytes())))
+    with pytest.raises(expected):
+        OnnxDescriptor(tiny_model)
+
+
+@pytest.mark.parametrize("where", ["initializer", "attribute", "subgraph", "function"])
 def test_external_data_is_refused(tmp_path: Path, where: str) -> None:
     graph = with_external_data(where)
     with pytest.raises(ModelCorrupt, match="external"):
@@ -291,8 +339,6 @@ def test_threads_are_given_to_the_session(
 
 
 def test_golden_bits_may_differ_in_one_percent(tiny_binary_model: Path) -> None:
-    copy = tiny_binary_model.parent / "copy"
-    shutil.copytree(tiny_binary_model, copy)
     descriptor = OnnxDescriptor(tiny_binary_model)
     rows = descriptor.describe_patches(patches(100))
     buffer = tiny_binary_model / "one.npz"

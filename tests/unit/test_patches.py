@@ -120,6 +120,11 @@ def test_border_modes_differ(grey_photograph: UInt8) -> None:
     reflect = crop(image, edge, PatchSpec(border="reflect"))[0, 0]
     assert (np.ptp(replicate[:, :10], axis=1) <= 1).all()
     assert np.ptp(reflect[:, :10], axis=1).max() > 5
+    # reflect101: the pixel at the border itself is not repeated.
+    ramp = np.tile(np.arange(64, dtype=np.uint8), (64, 1))
+    row = crop(from_array(ramp), keypoint(0, 32, 32 / 12), PatchSpec(border="reflect"))[0, 0, 16]
+    np.testing.assert_array_equal(row[:16], row[16:][::-1])
+    assert row[15] == row[16] <= 1
 
 
 def test_batch_equals_one_at_a_time_and_the_warp_loop(grey_photograph: UInt8) -> None:
@@ -151,13 +156,25 @@ def test_no_keypoints_give_no_patches(pattern: UInt8) -> None:
     assert crop(from_array(pattern), found, PatchSpec(size=24)).shape == (0, 1, 24, 24)
 
 
+@pytest.mark.parametrize("size", [8, 64, 128])
+def test_every_size_can_be_cropped(grey_photograph: UInt8, size: int) -> None:
+    image = from_array(grey_photograph)
+    found = detect(image, DetectOptions(max_keypoints=200))
+    small = crop(image, found, PatchSpec(size=8, antialias=False))
+    large = crop(image, found, PatchSpec(size=size, antialias=False))
+    assert large.shape == (200, 1, size, size)
+    gap = large.mean(axis=(1, 2, 3)) - small.mean(axis=(1, 2, 3))
+    assert np.abs(gap).mean() < 6
+
+
 def test_keypoints_far_larger_than_the_image_are_cropped(pattern: UInt8) -> None:
     patches = crop(from_array(pattern), keypoint(160, 120, 500.0), PatchSpec(magnification=24))
     assert patches.shape == (1, 1, 32, 32)
 
 
 @pytest.mark.parametrize(
-    "change", [{"size": 4}, {"magnification": 0.5}, {"border": "black"}, {"version": 2}]
+    "change",
+    [{"size": 4}, {"size": 200}, {"magnification": 0.5}, {"border": "black"}, {"version": 2}],
 )
 def test_a_spec_that_means_nothing_here_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(InvalidParameter):

@@ -1,0 +1,92 @@
+"""What the command line writes: answers to files or standard output, words to standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from matchserve.bench import Report
+from matchserve.encoding import to_json
+from matchserve.errors import InvalidParameter
+from matchserve.types import MatchResult
+
+STANDARD_OUTPUT = Path("-")
+
+
+def check_outputs(paths: Sequence[Path | None], *, picture: Path | None = None) -> None:
+    """Refuse, before any work is done, outputs that would spoil each other.
+
+    Raises:
+        InvalidParameter: two of them go to standard output, or a picture has another suffix.
+    """
+    if sum(path == STANDARD_OUTPUT for path in paths) > 1:
+        raise InvalidParameter("only one output can go to standard output (-)")
+    if picture not in (None, STANDARD_OUTPUT) and picture.suffix.lower() != ".png":
+        raise InvalidParameter(f"pictures are PNG: name it {picture.with_suffix('.png')}")
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write an answer to a file, or to standard output for `-`.
+
+    Raises:
+        InvalidParameter: it cannot be written there.
+    """
+    try:
+        if path == STANDARD_OUTPUT:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        else:
+            path.write_bytes(data)
+    except (OSError, AttributeError) as error:  # AttributeError: standard output is closed
+        reason = getattr(error, "strerror", None) or "it is closed"
+        name = "standard output" if path == STANDARD_OUTPUT else path
+        raise InvalidParameter(f"cannot write {name}: {reason}") from error
+
+
+def write_json(path: Path, value: object, *, indent: bool = False) -> None:
+    """Write anything with arrays in it as JSON and a line end."""
+    write(path, to_json(value, indent=indent) + b"\n")
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal; `text` may hold rich markup."""
+    Console(stderr=True).print(text, highlight=False, soft_wrap=True)
+
+
+def print_summary(result: MatchResult, provider: str) -> None:
+    """Say what a match found."""
+    verification = result.verification
+    text = f"{len(result.matches)} matches"
+    if verification.kind != "none":
+        text += (
+            f", {result.inlier_count} inliers of one {verification.kind}"
+            f" (confidence {verification.confidence:.3f})"
+        )
+    counts = f"{len(result.features0)} and {len(result.features1)} keypoints"
+    timing = f"{result.timings_ms['total']:.0f} ms"
+    say(f"[bold]{text}[/]\n{counts}, {result.model} on {provider}, {timing}")
+
+
+def print_bench(report: Report) -> None:
+    """Print the tables of a benchmark."""
+    width, height = report.size
+    title = (
+        f"CPU-ms per pair, {width}x{height}, {report.keypoints} keypoints, "
+        f"{report.threads} thread(s), best of {report.rounds}"
+    )
+    table = Table("pipeline", "detect", "describe", "match", "verify", "total", "x", title=title)
+    for name, stages in report.pipelines.items():
+        cells = [
+            f"{stages[s].cpu_ms:.0f}" if s in stages else "-"
+            for s in ("detect", "describe", "match", "verify", "total")
+        ]
+        table.add_row(name, *cells, f"{report.ratio(name):.2f}")
+    parts = Table("part / what it replaces", "ours ms", "peer ms", "times faster")
+    for name, (ours, peer) in report.components.items():
+        speedup = f"{peer.cpu_ms / ours.cpu_ms:.2f}"
+        parts.add_row(name, f"{ours.cpu_ms:.1f}", f"{peer.cpu_ms:.1f}", speedup)
+    Console(stderr=True).print(table, parts)
