@@ -39,6 +39,7 @@ def test_generated_requests_never_surprise(tmp_path: Path, examples: int) -> Non
             capture_output=True,
             text=True,
             timeout=1800,
+            cwd=tmp_path,
         )
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
         assert "Traceback" not in server.log()
