@@ -7,9 +7,11 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from matchserve.pattern import generate_pair
@@ -130,3 +132,39 @@ def test_departed_clients_leave_no_work_and_no_place(tmp_path: Path) -> None:
         assert "matchserve_requests_running 0.0" in text
         assert "matchserve_requests_waiting 0.0" in text
         assert "matchserve_inflight_bytes 0.0" in text
+
+
+def test_an_answer_that_nobody_reads_is_dropped(tmp_path: Path) -> None:
+    first, _, _ = generate_pair((900, 700), seed=2)
+    request = httpx.Request(
+        "POST",
+        "http://x/v1/features",
+        files={"image": encoded(first)},
+        data={"max_keypoints": "8000"},
+    )
+    body = request.read()
+    head = (
+        f"POST /v1/features HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        f"Content-Type: {request.headers['Content-Type']}\r\n\r\n"
+    )
+    with running_server(tmp_path, send_s=1) as server, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(head.encode() + body)
+        local = connection.getsockname()[1]
+
+        def is_open() -> bool:
+            found = psutil.Process(server.process.pid).net_connections("tcp")
+            return any(
+                c.raddr and c.raddr.port == local and c.status == "ESTABLISHED" for c in found
+            )
+
+        def waited_until(is_wanted: Callable[[], bool]) -> bool:
+            end = time.monotonic() + 30
+            while not is_wanted() and time.monotonic() < end:
+                time.sleep(0.05)
+            return is_wanted()
+
+        assert waited_until(is_open)
+        assert waited_until(lambda: not is_open())
+        assert '"status":200' in server.log()
