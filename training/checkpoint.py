@@ -164,7 +164,14 @@ def load_network_weights(net: nn.Module, source: Path) -> None:
 
 
 def read_network(source: Path) -> Stored:
-    """Read a run's final weights, else its newest checkpoint; or the file `source` itself."""
+    """Read a run's final weights, else its newest checkpoint; or the file `source` itself.
+
+    `runs/NAME` stands for `runs/NAME-ID` where there is just one such run.
+    """
+    if not source.exists():
+        # An id is twelve digits, so NAME does not take NAME-finetune-ID for its own.
+        runs = list(source.parent.glob(f"{source.name}-{'[0-9a-f]' * 12}"))
+        source = runs[0] if len(runs) == 1 else source
     if source.is_file():
         return read_tensors(source)
     final = source / "final.safetensors"

@@ -36,12 +36,11 @@ CASES = {
 }
 
 
-def sections(name: str, lr: float, batch: int) -> dict:
+def sections(name: str) -> dict:
     common = {
         "network": {"dropout": 0.0},
-        "data": {"train": [{"path": "synthetic:1:300"}]},
-        "optim": {"lr": lr},
-        "run": {"steps": STEPS, "batch": batch, "log_every": 1, "validate_every": STEPS},
+        "optim": {"lr": 0.02},
+        "run": {"steps": STEPS, "batch": 24, "log_every": 1, "validate_every": STEPS},
     }
     return common | CASES[name]
 
@@ -52,10 +51,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def losses_of(
-    folder: Path, name: str, *, lr: float, batch: int, dtype: str, ranks: int
-) -> list[float]:
-    run_dir = new_run(folder / f"{ranks}-{dtype}", **sections(name, lr, batch))
+def losses_of(folder: Path, name: str, *, dtype: str, ranks: int) -> list[float]:
+    run_dir = new_run(folder / f"{ranks}-{dtype}", **sections(name))
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     script = [str(Path(__file__).parent / "in_precision.py"), dtype]
     command = [*launcher, f"--master-port={free_port()}", *script, "train", str(run_dir)]
@@ -68,19 +65,17 @@ def losses_of(
 
 
 # Rounding differs between one and two ranks; mining, margins and histograms are not continuous and
-# amplify it from step to step. In double precision nothing is left of that; in single precision a
-# small learning rate and a batch large enough for one triplet not to matter keep it small.
+# amplify it from step to step. In double precision all twenty steps agree; in single precision, at
+# the same learning rate, the steps before the amplification.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dtype", "lr", "batch"), [("float32", 0.0002, 256), ("float64", 0.02, 24)]
-)
+@pytest.mark.parametrize(("dtype", "steps"), [("float32", 3), ("float64", STEPS)])
 @pytest.mark.parametrize("name", CASES)
-def test_two_ranks_equal_one(name: str, dtype: str, lr: float, batch: int, tmp_path: Path) -> None:
-    one, two = (losses_of(tmp_path, name, lr=lr, batch=batch, dtype=dtype, ranks=r) for r in (1, 2))
+def test_two_ranks_equal_one(name: str, dtype: str, steps: int, tmp_path: Path) -> None:
+    one, two = (losses_of(tmp_path, name, dtype=dtype, ranks=r)[:steps] for r in (1, 2))
     worst = max(abs(a - b) for a, b in zip(one, two, strict=True))
-    print(f"{name} {dtype}: largest difference of the loss {worst:.1e}")  # noqa: T201
+    print(f"{name} {dtype}: largest difference of the loss in {steps} steps {worst:.1e}")  # noqa: T201
     assert worst <= 1e-5
-    assert max(one) - min(one) > 1e-4, "nothing was learned, so nothing was compared"
+    assert max(one) - min(one) > 1e-3, "nothing was learned, so nothing was compared"
 
 
 def test_alone_nothing_is_gathered() -> None:

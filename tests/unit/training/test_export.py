@@ -33,11 +33,17 @@ def patches(count: int, seed: int = 0) -> np.ndarray:
 
 
 def trained_net(name: str, head: str = "unit", **changes):
-    """A network whose batch statistics are those of data, as after training."""
+    """A network whose batch statistics are those of data and whose biases are not 0, as trained.
+
+    With biases of 0 a constant patch has the descriptor 0 in a network without batch statistics.
+    """
     torch.manual_seed(1)
     options = NetworkOptions(name, head=head, dim=32, dropout=0.1, **changes)
     net = build_network(options, 32).train()
     with torch.no_grad():
+        for name_of, parameter in net.named_parameters():
+            if name_of.endswith("bias"):
+                parameter.add_(0.05 * torch.randn_like(parameter))
         for seed in range(3):
             net.features(torch.from_numpy(patches(64, seed + 10)))
     return net.eval()

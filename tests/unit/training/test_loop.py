@@ -188,6 +188,8 @@ def test_fine_tuning_starts_from_given_weights(tmp_path: Path) -> None:
     wrong = new_run(tmp_path, name="wrong", init_from=str(first), network={"dim": 24})
     with pytest.raises(CheckpointError, match="another network"):
         open_run(wrong)
+    # The name alone will do while there is one run of it.
+    load_network_weights(run.state.net, tmp_path / "tiny")
     with pytest.raises(CheckpointError, match="no weights"):
         load_network_weights(run.state.net, tmp_path)
 
