@@ -37,14 +37,12 @@ def train(run_dir: Path, run: Run | None = None) -> Path:
     waited_s = 0.0
     is_first_rank = distributed.rank() == 0
     with Reporter(run_dir, first=first, steps=steps, is_active=is_first_rank) as reporter:
-        for note in run.notes:
-            reporter.say(note)
+        reporter.say(*run.notes)
         for step, patches, waited in ahead(run.batches.prepare, first, steps):
             rate = learning_rate(recipe.optim, step, steps)
             output = train_step(run, step, patches, rate)
             state.step = step + 1
             waited_s += waited
-
             if state.step % recipe.run.log_every == 0 or state.step == steps:
                 elapsed, logged_at = time.monotonic() - logged_at, time.monotonic()
                 done = min(recipe.run.log_every, state.step - first)
@@ -55,6 +53,7 @@ def train(run_dir: Path, run: Run | None = None) -> Path:
                 reporter.advance(state.step, _summary(figures))
             if state.step % recipe.run.validate_every == 0 or state.step == steps:
                 _validate(run, state.step, output, reporter)
+                logged_at = time.monotonic()
             if is_first_rank and _is_due(run, saved_at):
                 checkpoints.save(state, run.entries)
                 saved_at = time.monotonic()

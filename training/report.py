@@ -64,9 +64,10 @@ class Reporter:
         if self._board is not None:
             self._board.close()
 
-    def say(self, message: str) -> None:
-        """Print a line above the progress bar."""
-        self.console.print(message, highlight=False)
+    def say(self, *messages: str) -> None:
+        """Print lines above the progress bar."""
+        for message in messages:
+            self.console.print(message, highlight=False)
 
     def advance(self, step: int, figures: str | None = None) -> None:
         """Move the bar to `step` done."""
