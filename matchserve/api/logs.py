@@ -63,3 +63,4 @@ def configure(log_format: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
+    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells how it was loaded

@@ -35,6 +35,7 @@ class Pipeline:
         self.cpus = cpus
         # OpenCV's own pool would start as many threads again for every request that runs.
         cv2.setNumThreads(1)
+        import_faiss()  # now, and not in the first request
         self._second_image = ThreadPoolExecutor(cpus, thread_name_prefix="matchserve-image")
 
     def match(self, images: tuple[bytes, bytes], task: Task) -> MatchResult:
