@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 import cv2
@@ -22,6 +23,7 @@ from rich.progress import (
 
 from matchserve.hardware import available_cpus
 from matchserve.vision.matching import import_faiss
+from training.errors import DataError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -33,14 +35,20 @@ def in_processes(
     """Yield `work(item)` in the order of `items`, one thread in each of `workers` processes.
 
     `work` and the items cross a process border: a module-level function and plain data.
+
+    Raises:
+        DataError: a process was killed from outside.
     """
     count = min(workers or available_cpus(), max(1, len(items)))
     if count == 1:
         yield from progress(map(work, items), total=len(items), label=label)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=one_thread) as pool:
-        yield from progress(pool.map(work, items), total=len(items), label=label)
+    try:
+        with ProcessPoolExecutor(count, mp_context=context, initializer=one_thread) as pool:
+            yield from progress(pool.map(work, items), total=len(items), label=label)
+    except BrokenProcessPool as error:
+        raise DataError("a worker process was killed (memory?); run the command again") from error
 
 
 def progress(items: Iterable[Result], *, total: int, label: str) -> Iterator[Result]:

@@ -25,6 +25,9 @@ from training.data.tracks import SceneClasses, TrackOptions, classes_of_matches,
 from training.data.writer import StoreWriter
 from training.errors import DataError
 
+# A sighting that no descriptor matched must look more like its class.
+_ADDED_LIKENESS = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class SceneOptions:
@@ -161,15 +164,21 @@ def _cut(task: _Task, scene: Scene, made: SceneClasses) -> tuple[UInt8, Float32]
 def _without_strangers(
     made: SceneClasses, patches: UInt8, min_likeness: float
 ) -> tuple[SceneClasses, Bool]:
-    """Drop patches that look nothing like the first of their class, then classes of one patch."""
+    """Drop patches that look nothing like the first of their class, and classes left with few."""
     owner = np.repeat(np.arange(len(made.sizes)), made.sizes)
     first = np.cumsum(made.sizes) - made.sizes
-    kept = np.asarray(likeness(patches[first[owner]], patches) >= min_likeness)
+    needed = np.where(made.is_added, max(min_likeness, _ADDED_LIKENESS), min_likeness)
+    kept = np.asarray(likeness(patches[first[owner]], patches) >= needed)
     kept[first] = True
-    kept &= np.bincount(owner[kept], minlength=len(made.sizes))[owner] >= 2
+    left = np.bincount(owner[kept], minlength=len(made.sizes))
+    matched = np.bincount(owner[~made.is_added], minlength=len(made.sizes))
+    # Where most do not look like the first, it is the first that is the stranger.
+    trusted = (left >= 2) & (2 * np.bincount(owner[kept & ~made.is_added]) > matched)
+    kept &= trusted[owner]
     sizes = np.bincount(owner[kept], minlength=len(made.sizes))
     images = tuple(name for name, is_kept in zip(made.images, kept, strict=True) if is_kept)
-    return SceneClasses(images, made.rows[kept], sizes[sizes > 0], made.remark), kept
+    rest = SceneClasses(images, made.rows[kept], sizes[sizes > 0], made.is_added[kept], made.remark)
+    return rest, kept
 
 
 def _images_in(folder: Path) -> list[Path]:

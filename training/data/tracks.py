@@ -57,11 +57,15 @@ class TrackOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SceneClasses:
-    """Classes as rows: image name and keypoint row of each patch, `sizes` the rows of a class."""
+    """Classes as rows: image name and keypoint row of each patch, `sizes` the rows of a class.
+
+    `is_added` marks sightings that geometry alone speaks for, not a match of descriptors.
+    """
 
     images: tuple[str, ...]
     rows: Int64
     sizes: Int64
+    is_added: Bool
     remark: str = ""
 
 
@@ -75,15 +79,17 @@ def classes_of_model(scene: Scene, options: TrackOptions) -> SceneClasses:
     observed = agreeing(observed, len(xyz), options.tolerance)
     observed = in_enough_images(observed, options.min_images)
     added = more_sightings(observed, xyz, cameras, scene.keypoints, options)
+    is_added = np.arange(len(observed) + len(added)) >= len(observed)
     observed = _together(observed, added)
-    chosen = most_different(observed, options.max_patches)
-    observed = observed[chosen]
-    observed = observed[np.lexsort((observed.error, observed.point))]
+    chosen = np.flatnonzero(most_different(observed, options.max_patches))
+    # A matched sighting comes first in its class: the others are compared with it.
+    order = np.lexsort((observed.error[chosen], is_added[chosen], observed.point[chosen]))
+    observed, is_added = observed[chosen[order]], is_added[chosen[order]]
     names = [camera.name for camera in cameras]
     _, sizes = np.unique(observed.point, return_counts=True)
     images = tuple(names[number] for number in observed.image)
     remark = f" ({len(added)} sightings beyond the matched ones)"
-    return SceneClasses(images, observed.row, sizes.astype(np.int64), remark)
+    return SceneClasses(images, observed.row, sizes.astype(np.int64), is_added, remark)
 
 
 def classes_of_matches(scene: Scene, options: TrackOptions) -> SceneClasses:
@@ -115,7 +121,9 @@ def classes_of_matches(scene: Scene, options: TrackOptions) -> SceneClasses:
     _, sizes = np.unique(group, return_counts=True)
     images = tuple(names[number] for number in image)
     remark = " (not registered: from verified two-view matches, without 3D)"
-    return SceneClasses(images, node - base[image], sizes.astype(np.int64), remark)
+    rows = node - base[image]
+    is_added = np.zeros(len(rows), np.bool_)
+    return SceneClasses(images, rows, sizes.astype(np.int64), is_added, remark)
 
 
 def agreeing(observed: Observations, count: int, tolerance: Tolerance) -> Observations:
