@@ -32,7 +32,9 @@ def chromium_path() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: Playwright keeps an event loop running in this thread until it ends,
+# and other tests want one of their own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = chromium_path()
     if path is None:
@@ -45,7 +47,7 @@ def browser() -> Iterator[Browser]:
         running.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("page")
     write_tiny_model(folder / "models" / "tiny")
