@@ -5,14 +5,13 @@ Without a Chromium the page tests are left out, in one line; with PAGE_TESTS=req
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.browser.chromium import chromium_path
 from tests.server_process import ServerProcess, running_server
 from tests.tiny_models import write_tiny_model
 
@@ -28,19 +27,13 @@ FLAGS = [
 ]
 
 
-def chromium_path() -> str | None:
-    return shutil.which("chromium") or shutil.which("chromium-browser")
-
-
 # Not for the whole session: Playwright keeps an event loop running in this thread until it ends,
 # and other tests want one of their own.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = chromium_path()
     if path is None:
-        if os.environ.get("PAGE_TESTS") == "required":
-            pytest.fail("PAGE_TESTS=required, but there is no chromium")
-        pytest.skip("no chromium: the page tests were left out")
+        pytest.fail("PAGE_TESTS=required, but there is no chromium")
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield running

@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.chromium import chromium_path, is_required
 from tests.server_process import ServerProcess
 
 pytestmark = pytest.mark.browser
+
+if chromium_path() is None and not is_required():
+    pytest.skip("no chromium: the page tests were left out", allow_module_level=True)
 
 
 def choose(page: Page, samples: list[str]) -> None:
