@@ -17,6 +17,8 @@ from training.evaluation.protocol import BenchmarkResult
 ROUNDS = 10_000
 CONFIDENCE = 0.95
 LOWER_IS_BETTER = ("error", "fpr95", "reprojection")
+# Neither more nor less of these is better.
+NEUTRAL = ("matches", "ceiling", "images")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def compare(
     *,
     seed: int = 0,
 ) -> list[Comparison]:
-    """Compare two models on every figure both have samples of.
+    """Compare two models on every figure both have samples of and that has a better side.
 
     Raises:
         DataError: other data, protocol or units: the figures would not be paired.
@@ -74,7 +76,7 @@ def compare(
     if a.units != b.units or not a.units:
         raise DataError("the results have no units in common to resample")
     found = []
-    for figure in a.samples:
+    for figure in (name for name in a.samples if name not in NEUTRAL):
         left, right = np.array(a.samples[figure]), np.array(b.samples.get(figure, []))
         if left.shape == right.shape and np.isfinite(left).all() and np.isfinite(right).all():
             found.append(bootstrap(figure, left, right, a.groups, seed=seed))
