@@ -128,6 +128,27 @@ def test_turns_are_the_same_for_both_patches(turns: str, kinds: int) -> None:
     assert sorted(turned[0, 0].ravel()) == sorted(patch.ravel())
 
 
+@pytest.mark.parametrize(
+    ("name", "amount"),
+    [
+        ("rotation_deg", 15.0),
+        ("scale", 0.2),
+        ("aspect", 0.2),
+        ("shift", 0.1),
+        ("gain", 0.3),
+        ("bias", 30.0),
+        ("gamma", 0.3),
+        ("noise", 20.0),
+    ],
+)
+def test_jitter_is_each_patchs_own(name: str, amount: float) -> None:
+    rng = np.random.default_rng(0)
+    patch = rng.integers(60, 196, (16, 16), np.uint8)
+    patches = np.broadcast_to(patch, (20, 2, 16, 16)).copy()
+    made = augment(patches, AugmentOptions(turns="none", **{name: amount}), rng)
+    assert float((made[:, 0] - made[:, 1]).abs().amax((1, 2, 3)).min()) > 0.01
+
+
 def test_resampling_by_a_quarter_turn_is_exact() -> None:
     patch = torch.arange(64.0).view(1, 1, 8, 8)
     quarter = torch.tensor([[[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0]]])
@@ -217,18 +238,23 @@ def test_adasample_zero_lambda_is_uniform(stores: list[PatchStore]) -> None:
     assert float((counts / counts.sum() - 0.25).abs().max()) < 0.08
 
 
-def test_adasample_frequencies_follow_the_probabilities(stores: list[PatchStore]) -> None:
+@pytest.mark.parametrize("average_loss", [1.0, 0.1])
+def test_adasample_frequencies_follow_the_probabilities(
+    average_loss: float, stores: list[PatchStore]
+) -> None:
     net, patches = network(), candidates(stores, 3)
     sampler = AdaSample(AdaSampleSamplerOptions(lam=2.0))
-    d = distances(net, patches)
-    expected = (d**2 / (d**2).sum(1, keepdim=True))[:, 0].sum() * 60
+    sampler.average_loss.fill_(average_loss)
+    d = distances(net, patches).double()
+    shares = d ** (2.0 / average_loss)
+    expected = (shares / shares.sum(1, keepdim=True)).amax(1).sum() * 60
     found = sum(
-        int((chosen_positive(patches, c.patches) == 0).sum())
+        int((chosen_positive(patches, c.patches) == d.argmax(1)).sum())
         for c in (
             sampler.choose(net, patches, torch.Generator().manual_seed(s), 0.5) for s in range(60)
         )
     )
-    assert found == pytest.approx(float(expected), rel=0.1)
+    assert found == pytest.approx(float(expected), rel=0.05)
 
 
 def test_adasample_starts_uniform_and_keeps_the_networks_mode(stores: list[PatchStore]) -> None:

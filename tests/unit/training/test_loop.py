@@ -43,6 +43,16 @@ RUNS = {
         for name, method in METHODS.items()
     },
     "sdgm": {"loss": {"name": "sdgm", "warmup": 0.3, "relaxed": 0.0, "power_init": 0.0}},
+    # Stopped after the warm-up has ended: the powers must not be taken anew once more.
+    "sdgm-reset": {
+        "loss": {
+            "name": "sdgm",
+            "warmup": 0.1,
+            "relaxed": 0.0,
+            "power_init": 0.0,
+            "reset_powers": True,
+        }
+    },
     "cdf-float": {"loss": {"name": "cdf"}},
     "adasample": {
         "loss": {"name": "adasample"},

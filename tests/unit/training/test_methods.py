@@ -11,7 +11,6 @@ from training.methods import adasample as ada
 from training.methods.baselines import HardNetOptions, HyNetOptions
 from training.methods.cdf import CdfOptions, MovingHistogram, allocate
 from training.methods.sdgm import SdgmOptions
-from training.methods.stochastic import draw_signs
 
 
 def build(name: str, head: str = "unit", batch: int = 1024, **changes):
@@ -249,45 +248,6 @@ def test_adasample_weights_make_the_estimate_unbiased() -> None:
     torch.testing.assert_close(ratio, ratio[:1].expand(5))
 
 
-def test_stochastic_draws() -> None:
-    generator = torch.Generator().manual_seed(0)
-    drawn = draw_signs(4000, 2.0, generator, shared=False)
-    assert set(drawn.flatten().tolist()) == {-2.0, 2.0}
-    assert abs(float(drawn.mean())) < 0.1
-    assert abs(float((drawn[0] * drawn[1]).mean())) < 0.2
-    both = draw_signs(50, 2.0, generator, shared=True)
-    assert both[0].tolist() == both[1].tolist()
-
-
-@pytest.mark.parametrize(
-    "name", ["stochastic_siamese", "stochastic_triplet", "contrastive", "plain_triplet"]
-)
-def test_random_negative_losses_equal_loops(name: str) -> None:
-    anchors, positives = (3 * x for x in random_pairs(7, 4, seed=2))
-    changes = {"theta": 0.0} if name.startswith("stochastic") else {}
-    loss = build(name, head="linear", **changes)
-    out = loss(pairs(anchors=anchors, positives=positives))
-    shift = next(
-        s
-        for s in range(1, 7)
-        if all(
-            abs(math.dist(anchors[i].tolist(), positives[(i + s) % 7].tolist()) - n) < 1e-6
-            for i, n in enumerate(out.negative.tolist())
-        )
-    )
-    total = 0.0
-    for i in range(7):
-        p = math.dist(anchors[i].tolist(), positives[i].tolist())
-        n = math.dist(anchors[i].tolist(), positives[(i + shift) % 7].tolist())
-        total += {
-            "stochastic_siamese": (p - 1) ** 2 + (n - 3) ** 2,
-            "stochastic_triplet": (p * p - n * n + 1) ** 2,
-            "contrastive": p * p + max(3 - n, 0) ** 2,
-            "plain_triplet": max(p * p - n * n + 1, 0),
-        }[name]
-    assert float(out.loss) == pytest.approx(total / 7, rel=1e-6)
-
-
 def gradient_function(name: str, head: str):
     """The loss as a function of descriptors alone, its state fixed at that before the call."""
 
@@ -337,7 +297,7 @@ def test_cdf_gradient_is_that_of_constant_weights() -> None:
 
 def test_sampler_weights_scale_every_mean() -> None:
     twice = torch.full((8,), 2.0, dtype=torch.float64)
-    for name in ("hardnet", "softplus", "hardest", "cdf", "adasample"):
+    for name in ("hardnet", "softplus", "hardest", "cdf", "adasample", "hynet"):
         plain, weighted = build(name)(pairs()), build(name)(pairs(weights=twice))
         assert float(weighted.loss) == pytest.approx(2 * float(plain.loss))
 

@@ -73,8 +73,11 @@ def test_golden_first_step_of_warm_up() -> None:
     assert float(out.loss) == pytest.approx(-0.00037213, abs=5.1e-9)
 
 
-def naive(a, p, negative_angles, alpha: float, soft: bool) -> float:
-    """The pseudo loss of one batch by loops, powers and statistics of that batch."""
+def naive(a, p, negative_angles, given: list[float], soft: bool, warm: bool = False) -> float:
+    """The pseudo loss of one batch by loops, powers and statistics of that batch.
+
+    `given` are the sampler's weights; all others are 1 when `warm`.
+    """
     near = [math.acos(min(float(x @ y), 1 - 1e-5)) for x, y in zip(a, p, strict=True)]
     far = negative_angles
     relative = [x - y for x, y in zip(near, far, strict=True)]
@@ -88,22 +91,28 @@ def naive(a, p, negative_angles, alpha: float, soft: bool) -> float:
 
     (mr, sr), (mp, sp), (mn, sn) = moments(relative), moments(near), moments(far)
     sums = [0.0] * 4
-    for x, y, r in zip(near, far, relative, strict=True):
-        if r <= mr + 0.2533471031357997 * sr:
+    for x, y, r, g in zip(near, far, relative, given, strict=True):
+        if not warm and r <= mr + 0.2533471031357997 * sr:
             continue
         share = 0.5 * math.erfc(-(r - mr) / sr / math.sqrt(2)) if soft else 1.0
-        wp, wn = share * focus(x, mp, sp), share * focus(y, mn, sn)
+        wp, wn = g * share * focus(x, mp, sp), g * share * focus(y, mn, sn)
+        if warm:
+            wp = wn = g
         for k, term in enumerate((wp * x, wp, wn * y, wn)):
             sums[k] += term
-    return alpha * sums[0] / sums[1] - sums[2] / sums[3]
+    return 0.9 * sums[0] / sums[1] - sums[2] / sums[3]
 
 
 @pytest.mark.parametrize("soft", [True, False])
-def test_equals_the_loop_twin(soft: bool) -> None:
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_equals_the_loop_twin(soft: bool, warm: bool, weighted: bool) -> None:
     a, p = random_pairs(40, 8, seed=7, noise=0.3)
-    batch = Pairs(a, p, torch.Generator(), progress=0.5)
-    out = sdgm(**MAIN, soft=soft)(batch)
-    expected = naive(a, p, out.negative.tolist(), 0.9, soft)
+    weights = torch.linspace(0.2, 1.8, 40, dtype=torch.float64) if weighted else None
+    batch = Pairs(a, p, torch.Generator(), progress=0.5, weights=weights)
+    out = sdgm(**{**MAIN, "warmup": 0.6 if warm else 0.0}, soft=soft)(batch)
+    given = [1.0] * 40 if weights is None else weights.tolist()
+    expected = naive(a, p, out.negative.tolist(), given, soft, warm)
     assert float(out.loss) == pytest.approx(expected, abs=1e-12)
 
 
