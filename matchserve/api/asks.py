@@ -14,6 +14,7 @@ from matchserve.api.body import JSON, MULTIPART
 from matchserve.api.errors import MissingImage, invalid_parameter
 from matchserve.api.jsonbody import decode_base64, parse_object
 from matchserve.api.multipart import Form, FormLimits, parse_form
+from matchserve.api.npzbody import features_of_npz
 from matchserve.api.schemas import (
     DescribeFields,
     DescribeJson,
@@ -24,7 +25,7 @@ from matchserve.api.schemas import (
     MatchFields,
     MatchJson,
 )
-from matchserve.encoding import features_from_fields, features_from_npz
+from matchserve.encoding import features_from_fields
 from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
 from matchserve.settings import Settings
@@ -124,7 +125,10 @@ def features_match_ask(body: Body, settings: Settings, card_of: CardOf) -> Featu
     missing = [name for name in ("features0", "features1") if name not in form.files]
     if missing:
         raise InvalidParameter(f"{missing[0]} was not sent")
-    first, second = (features_from_npz(form.files[name]) for name in ("features0", "features1"))
+    first, second = (
+        features_of_npz(form.files[name], name, settings.max_image_bytes)
+        for name in ("features0", "features1")
+    )
     return FeaturesAsk((first, second), fields)
 
 
