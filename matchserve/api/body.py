@@ -46,6 +46,8 @@ class BodyBudget:
 async def received(request: Request, max_bytes: int, budget: BodyBudget) -> AsyncIterator[bytes]:
     """The whole body, counted against `budget` until the block ends.
 
+    Nothing here keeps it: a caller that has parsed it lets it go while its request waits.
+
     Raises:
         PayloadTooLarge: it is, or says it is, larger than `max_bytes`.
         UnsupportedMedia: it is compressed.
@@ -55,18 +57,26 @@ async def received(request: Request, max_bytes: int, budget: BodyBudget) -> Asyn
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise too_large(int(length), max_bytes)
-    body = bytearray()
+    chunks: list[bytes] = []
+    held = 0
     try:
         async for chunk in request.stream():
-            if len(body) + len(chunk) > max_bytes:
-                raise too_large(len(body) + len(chunk), max_bytes)
+            if held + len(chunk) > max_bytes:
+                raise too_large(held + len(chunk), max_bytes)
             budget.add(len(chunk))
-            body += chunk
-        yield bytes(body)
+            held += len(chunk)
+            chunks.append(chunk)
+        yield _joined(chunks)
     except ClientDisconnect as error:
         raise ClientDeparted("the client closed the connection") from error
     finally:
-        budget.held -= len(body)
+        budget.held -= held
+
+
+def _joined(chunks: list[bytes]) -> bytes:
+    whole = b"".join(chunks)
+    chunks.clear()
+    return whole
 
 
 def too_large(value: int, limit: int) -> PayloadTooLarge:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
+import re
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -177,16 +177,16 @@ async def infer(request: Request, name: Name, version: str | None = None) -> Res
     if kind not in (JSON, OCTETS):
         raise UnsupportedMedia(f"the body must be {JSON}, with or without binary tensors")
     async with received(request, service.settings.max_body_bytes, service.budget) as body:
-        ask, patches = await asyncio.to_thread(
+        ask, patches = await service.aside(
             _parse, body, request.headers.get(HEADER_LENGTH), model.card
         )
+        del body
         check_patch_count(len(patches), service)
 
-        def work(clock: DeadlineClock, _: bool) -> NDArray[Any]:  # noqa: FBT001
-            return model.bound(clock).describe_patches(patches)
+        def work(clock: DeadlineClock, _: bool) -> Response:  # noqa: FBT001
+            return _answer(ask, model.bound(clock).describe_patches(patches), model.card)
 
-        rows = await service.run(request, FEATURES_MEGAPIXELS, work)
-    return _answer(ask, rows, model.card)
+        return await service.run(request, FEATURES_MEGAPIXELS, work)
 
 
 def _model(service: Service, name: str, version: str | None) -> ServedModel:
@@ -200,14 +200,17 @@ def _parse(body: bytes, header_length: str | None, card: ModelCard) -> tuple[Inf
     """The JSON head and the patches, which are in it or follow it as bytes."""
     length = len(body)
     if header_length is not None:
-        if not header_length.isdigit() or int(header_length) > len(body):
+        # Ten digits at most: int() refuses thousands of them, and "²" is a digit to isdigit().
+        if not re.fullmatch("[0-9]{1,10}", header_length) or int(header_length) > len(body):
             raise InvalidJson("Inference-Header-Content-Length does not fit the body")
         length = int(header_length)
     try:
         ask = InferRequest.model_validate(parse_object(body[:length]), strict=True)
     except pydantic.ValidationError as error:
         raise invalid_parameter(error) from error
-    return ask, _patches(ask.inputs[0], body[length:], card)
+    patches = _patches(ask.inputs[0], body[length:], card)
+    # Numbers as JSON take eight times the bytes of a patch: not to be held while waiting.
+    return ask.model_copy(update={"inputs": []}), patches
 
 
 def _patches(tensor: InputTensor, tail: bytes, card: ModelCard) -> UInt8:

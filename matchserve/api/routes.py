@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, TypeVar
@@ -72,8 +71,8 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def check_access(request: Request) -> None:
-    """Ask for a key and count the request."""
+async def check_access(request: Request) -> None:
+    """Ask for a key and count the request; a plain function would be sent to a thread."""
     service_of(request).access.check(request)
 
 
@@ -87,16 +86,16 @@ async def _asked(
     """Receive a body and parse it on a thread; its bytes count as held until the block ends."""
     service = service_of(request)
     service.admission.refuse_if_full()
-    if request.headers.get("content-length") == "0" or not request.headers.get("content-type"):
-        is_empty = "transfer-encoding" not in request.headers and (
-            request.headers.get("content-length", "0") == "0"
-        )
-        if is_empty:
-            raise MissingImage("the body is empty")
+    is_chunked = "transfer-encoding" in request.headers
+    if not is_chunked and request.headers.get("content-length", "0") == "0":
+        raise MissingImage("the body is empty")
     kind = media_type(request, types)
     mark = boundary(request) if kind == MULTIPART else b""
     async with received(request, service.settings.max_body_bytes, service.budget) as data:
-        yield await asyncio.to_thread(parse, Body(data, kind, mark))
+        body = Body(data, kind, mark)
+        ask = await service.aside(parse, body)
+        del data, body  # what was parsed holds the images; a waiting request need not hold both
+        yield ask
 
 
 @router.post(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 from starlette.requests import Request
 
@@ -21,6 +22,7 @@ from matchserve.engine.workers import run_in_place
 from matchserve.errors import InvalidParameter, ModelError, ShuttingDown, UnknownModel
 from matchserve.settings import Settings
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Work = Callable[[DeadlineClock, bool], T]
 
@@ -52,6 +54,11 @@ class Service:
         self._executor = ThreadPoolExecutor(
             self.admission.places.running, thread_name_prefix="matchserve-request"
         )
+        # Few, since every thread keeps memory of its own; two, so that a probe delays no parsing.
+        self._helpers = ThreadPoolExecutor(
+            max(2, settings.cpus()), thread_name_prefix="matchserve-helper"
+        )
+        self._probing: asyncio.Future[None] | None = None
         self._watch()
 
     def model(self, name: str) -> ServedModel:
@@ -89,20 +96,29 @@ class Service:
         raise ClientDeparted("the client closed the connection")
 
     async def probe(self) -> None:
-        """Send one patch through the default model, as a request would.
+        """Send one patch through the default model, as a request would; all who ask share it.
 
         Raises:
             MatchServeError: it cannot serve now.
         """
         if self.is_draining:
             raise ShuttingDown("the service is shutting down")
-        await asyncio.to_thread(self.model("").probe, PROBE_TIMEOUT_S)
+        if self._probing is None or self._probing.done():
+            probe = self.model("").probe
+            self._probing = asyncio.ensure_future(self.aside(probe, PROBE_TIMEOUT_S))
+        await asyncio.shield(self._probing)
+
+    async def aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do something short, such as parsing, on one of a few threads; needs no place."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._helpers, partial(work, *args, **kwargs))
 
     def close(self) -> None:
         """Refuse what is new and end the threads."""
         self.is_draining = True
         self.admission.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._executor, self._helpers):
+            threads.shutdown(wait=False, cancel_futures=True)
         self.pipeline.close()
         for model in self.models.values():
             if isinstance(model, ServedModel):

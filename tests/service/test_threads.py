@@ -1,0 +1,102 @@
+"""Few threads, however many ask: each keeps memory, and what is counted on the loop stays there."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+import tracemalloc
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+from starlette.requests import Request
+
+from matchserve.api.body import BodyBudget, received
+from matchserve.hardware import available_cpus
+from matchserve.models.registry import DEFAULT_MODEL
+from tests.in_process import served
+from tests.server_process import ServerProcess
+
+PATCH = {
+    "content": np.arange(1024, dtype=np.uint32).astype(np.uint8).tobytes(),
+    "headers": {"Content-Type": "application/octet-stream"},
+}
+
+
+def test_many_clients_start_few_threads(server: ServerProcess, http: httpx.Client) -> None:
+    url = f"{server.url}/v1/patches?model=tiny"
+    process = psutil.Process(server.process.pid)
+    assert http.post("/v1/patches?model=tiny", **PATCH).status_code == 200
+    before = process.num_threads()
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        answers = list(pool.map(lambda _: httpx.post(url, timeout=60, **PATCH), range(120)))
+    assert {a.status_code for a in answers} <= {200, 429}
+    # Those that parse and those that run, where the first request started one of each.
+    assert process.num_threads() <= before + 2 * max(2, available_cpus())
+
+
+def test_keys_and_rates_are_looked_at_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[str] = set()
+    with served() as (client, service):
+        monkeypatch.setattr(
+            service.access, "check", lambda _: seen.add(threading.current_thread().name)
+        )
+        for _ in range(3):
+            assert client.get("/info").status_code == 200
+        assert client.get("/v2/models/sift").status_code == 200
+    assert len(seen) == 1
+    assert "worker" not in seen.pop().lower()
+
+
+def test_many_probes_of_a_hanging_model_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    probes: list[float] = []
+    release = threading.Event()
+
+    def hang(timeout_s: float) -> None:
+        probes.append(timeout_s)
+        release.wait(30)
+
+    with served() as (client, service):
+        monkeypatch.setattr(service.models[DEFAULT_MODEL], "probe", hang)
+        url = str(client.base_url.join("/readyz"))
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            asked = [pool.submit(httpx.get, url, timeout=30) for _ in range(12)]
+            end = time.monotonic() + 10
+            while not probes and time.monotonic() < end:
+                time.sleep(0.01)
+            start = time.monotonic()
+            assert client.post("/v1/patches?model=sift", **PATCH).status_code == 200
+            assert time.monotonic() - start < 5
+            release.set()
+            assert [a.result().status_code for a in asked] == [200] * 12
+    assert len(probes) <= 2  # one more if somebody asked after the first had ended
+
+
+def test_a_parsed_body_is_not_kept() -> None:
+    size, sent = 8_000_000, 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal sent
+        sent += 1
+        return {"type": "http.request", "body": bytes(size // 8), "more_body": sent < 8}
+
+    async def ask() -> tuple[int, int]:
+        budget = BodyBudget(2 * size)
+        request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+        async with received(request, 2 * size, budget) as data:
+            assert len(data) == budget.held == size
+            del data
+            kept = tracemalloc.get_traced_memory()[0]
+        return kept, budget.held
+
+    tracemalloc.start()
+    try:
+        kept, held = asyncio.run(ask())
+    finally:
+        tracemalloc.stop()
+    assert kept < size / 4
+    assert held == 0
