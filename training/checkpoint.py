@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from training.errors import CheckpointError
+from training.files import sweep, write_whole
 from training.methods.contract import PairLoss
 from training.networks.layers import DescriptorNet
 from training.samplers import Sampler
@@ -50,7 +50,19 @@ class TrainState:
         return named
 
     def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
-        """Take back what `tensors` gave, at `step`."""
+        """Take back what `tensors` gave, at `step`.
+
+        Raises:
+            CheckpointError: they are not those of this network, loss, sampler or optimiser.
+        """
+        try:
+            self._restore(tensors)
+        except (RuntimeError, ValueError, KeyError) as error:
+            first = str(error).splitlines()[-1].strip()
+            raise CheckpointError(f"the state of another version or network: {first}") from error
+        self.step = step
+
+    def _restore(self, tensors: Mapping[str, Tensor]) -> None:
         self.net.load_state_dict(_under(tensors, "net."))
         self.loss.load_state_dict(_under(tensors, "loss."))
         self.sampler.load_state_dict(_under(tensors, "sampler."))
@@ -60,13 +72,13 @@ class TrainState:
             state.setdefault(int(index), {})[name] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        self.step = step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
     """A file's tensors and its other entries."""
 
+    path: Path
     tensors: dict[str, Tensor]
     entries: dict[str, Any]
 
@@ -76,17 +88,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], entries: Mapping[st
     plain = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
     text = json.dumps(entries, sort_keys=True)
     data = save(plain, metadata={"entries": text, "sha256": _digest(plain, text)})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_whole(path, data)
 
 
 def read_tensors(path: Path) -> Stored:
@@ -104,7 +106,7 @@ def read_tensors(path: Path) -> Stored:
     text = header.get("entries", "")
     if header.get("sha256") != _digest(tensors, text):
         raise CheckpointError(f"{path}: content does not match its digest")
-    return Stored(tensors, json.loads(text))
+    return Stored(path, tensors, json.loads(text))
 
 
 class Checkpoints:
@@ -120,8 +122,7 @@ class Checkpoints:
 
     def sweep(self) -> None:
         """Remove what interrupted saves left."""
-        for stray in self.directory.glob(".*.partial"):
-            stray.unlink(missing_ok=True)
+        sweep(self.directory)
 
     def save(self, state: TrainState, entries: Mapping[str, Any]) -> Path:
         """Write the state and drop all but the last two."""
@@ -149,8 +150,8 @@ class Checkpoints:
         return None, []
 
 
-def load_network_weights(net: nn.Module, source: Path) -> None:
-    """Put the network weights of a run, or of one file, into `net`.
+def load_network_weights(net: nn.Module, source: Path) -> Path:
+    """Put the network weights of a run, or of one file, into `net`; return the file.
 
     Raises:
         CheckpointError: there are none, or they are of another network.
@@ -161,6 +162,7 @@ def load_network_weights(net: nn.Module, source: Path) -> None:
     except RuntimeError as error:
         first = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"{source}: weights of another network: {first}") from error
+    return stored.path
 
 
 def read_network(source: Path) -> Stored:
@@ -168,10 +170,7 @@ def read_network(source: Path) -> Stored:
 
     `runs/NAME` stands for `runs/NAME-ID` where there is just one such run.
     """
-    if not source.exists():
-        # An id is twelve digits, so NAME does not take NAME-finetune-ID for its own.
-        runs = list(source.parent.glob(f"{source.name}-{'[0-9a-f]' * 12}"))
-        source = runs[0] if len(runs) == 1 else source
+    source = find_run(source)
     if source.is_file():
         return read_tensors(source)
     final = source / "final.safetensors"
@@ -181,6 +180,22 @@ def read_network(source: Path) -> Stored:
     if stored is None:
         raise CheckpointError(f"{source}: no weights there")
     return stored
+
+
+def find_run(source: Path) -> Path:
+    """Return `source`, or the one run `source-ID` where nothing is at `source` itself.
+
+    Raises:
+        CheckpointError: there are several such runs.
+    """
+    if source.exists():
+        return source
+    # An id is twelve digits, so NAME does not take NAME-finetune-ID for its own.
+    runs = sorted(source.parent.glob(f"{source.name}-{'[0-9a-f]' * 12}"))
+    if len(runs) > 1:
+        names = ", ".join(str(run) for run in runs)
+        raise CheckpointError(f"{source}: several runs have that name, say which: {names}")
+    return runs[0] if runs else source
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

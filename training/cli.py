@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from matchserve.errors import MatchServeError
 from training.data import commands as data_commands
+from training.errors import RecipeError
 from training.evaluation import commands as evaluation_commands
 
 app = typer.Typer(
@@ -47,7 +47,12 @@ def train(
     from training.recipe import load_recipe
     from training.run import RECIPE_FILE, choose_device, create_run, read_recipe
 
-    if (Path(recipe) / RECIPE_FILE).exists() and not overrides:
+    if (Path(recipe) / RECIPE_FILE).exists():
+        if overrides:
+            raise RecipeError(
+                f"--set {overrides[0]}: the recipe of the run {recipe} cannot be changed; "
+                f"train the recipe itself with --set for another run"
+            )
         run_dir = Path(recipe)
         device = choose_device(read_recipe(run_dir))
     else:
@@ -59,7 +64,7 @@ def train(
         train_run(run_dir)
     finally:
         distributed.stop()
-    if int(os.environ.get("RANK", "0")) == 0:
+    if distributed.launched_rank() == 0:
         typer.echo(str(run_dir))
 
 

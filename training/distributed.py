@@ -39,6 +39,11 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
+def launched_rank() -> int:
+    """Number of this process as `torchrun` says it, also before the processes have met."""
+    return int(os.environ.get("RANK", "0"))
+
+
 def local_rank() -> int:
     """Number of this process on its machine, which is the number of its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0"))

@@ -36,7 +36,7 @@ from training.networks import DescriptorNet, build_network
 from training.networks.layers import BatchNorm
 from training.recipe import Recipe
 from training.report import read_log
-from training.run import SAMPLES_FILE, read_recipe
+from training.run import SAMPLES_FILE, START_ENTRY, read_recipe
 
 OPSET = 18
 TOLERANCE = 1e-5
@@ -63,6 +63,7 @@ class Trained:
     training_data: tuple[str, ...]
     samples: UInt8
     metrics: dict[str, Any]
+    started_from: str = ""
 
     @classmethod
     def load(cls, run_dir: Path) -> Trained:
@@ -81,7 +82,9 @@ class Trained:
         except (OSError, ValueError) as error:
             raise ExportRefused(f"{run_dir / SAMPLES_FILE}: no patches to compare on") from error
         made_by = tuple(str(store["made_by"]) for store in entries["training_data"])
-        return cls(net.eval(), recipe, spec, made_by, samples, _last_validation(run_dir))
+        metrics = _last_validation(run_dir)
+        started_from = str(entries.get(START_ENTRY, ""))
+        return cls(net.eval(), recipe, spec, made_by, samples, metrics, started_from)
 
 
 class Served(nn.Module):
@@ -221,7 +224,7 @@ def fill_directory(
         licence=licence,
         method=f"{trained.recipe.loss.name}, {trained.recipe.sampler.name} sampling",
         training_data=trained.training_data,
-        recipe=_public(trained.recipe),
+        recipe=_public(trained.recipe, trained.started_from),
         metrics=trained.metrics,
         notes=notes,
     )
@@ -277,10 +280,15 @@ def _strip(model: Any) -> None:
         item.ClearField("metadata_props")
 
 
-def _public(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe as plain values; of paths, which belong to a machine, the last part."""
+def _public(recipe: Recipe, started_from: str) -> dict[str, Any]:
+    """Return the recipe as plain values; of paths, which belong to a machine, the last part.
+
+    Fine-tuned weights are also named by the digest of those they started from.
+    """
     table = asdict(recipe)
     table["init_from"] = Path(recipe.init_from).name
+    if started_from:
+        table[START_ENTRY] = started_from
     for part in ("train", "validation"):
         table["data"][part] = [
             {**source, "path": Path(source["path"]).name} for source in table["data"][part]

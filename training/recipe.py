@@ -127,17 +127,27 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def recipe_from_table(table: Mapping[str, Any], where: str) -> Recipe:
-    """Build a recipe from parsed TOML; `where` names the file in errors."""
+    """Build a recipe from parsed TOML and check it; `where` names the file in errors."""
+    recipe = parse_recipe(table, where)
+    check_recipe(recipe, where)
+    return recipe
+
+
+def parse_recipe(table: Mapping[str, Any], where: str) -> Recipe:
+    """Build a recipe from parsed TOML: known keys of the right types, in any combination."""
     choices = {
         "loss": {name: method.options for name, method in METHODS.items()},
         "sampler": {name: entry.options for name, entry in SAMPLERS.items()},
     }
-    recipe = parse_dataclass(Recipe, table, where=where, choices=choices)
-    _check(recipe, where)
-    return recipe
+    return parse_dataclass(Recipe, table, where=where, choices=choices)
 
 
-def _check(recipe: Recipe, where: str) -> None:
+def check_recipe(recipe: Recipe, where: str) -> None:
+    """Refuse values out of range and combinations that cannot train.
+
+    Raises:
+        RecipeError: with the key of the first of them.
+    """
     for key, problem in _problems(recipe):
         raise RecipeError(f"{where}: {key}: {problem}")
 

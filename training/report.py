@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from training.files import write_text_whole
+
 LOG_FILE = "log.jsonl"
 
 
@@ -42,7 +44,7 @@ class Reporter:
         path = self.run_dir / LOG_FILE
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         kept = [line for line in lines if 0 <= _step_of(line) <= self.first]
-        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        write_text_whole(path, "".join(f"{line}\n" for line in kept))
         self._log = path.open("a", encoding="utf-8")
         self._board = _tensorboard(self.run_dir, self.first)
         self._progress.start()

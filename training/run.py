@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,15 @@ from torch import Tensor
 from matchserve.types import UInt8
 from training import distributed
 from training.batches import Batches, shares_of
-from training.checkpoint import Checkpoints, TrainState, load_network_weights
+from training.checkpoint import Checkpoints, TrainState, find_run, load_network_weights
 from training.data.sources import open_sources
 from training.data.store import PatchStore, spec_to_json
 from training.errors import CheckpointError, RecipeError
+from training.files import sweep, write_text_whole, write_whole
 from training.methods import METHODS
 from training.networks import build_network
 from training.randomness import Stream, numpy_stream, stream_seed
-from training.recipe import Recipe, recipe_from_table
+from training.recipe import Recipe, check_recipe, parse_recipe
 from training.samplers import SAMPLERS, AdaSampleSamplerOptions
 from training.schedule import build_optimizer
 from training.toml import read_toml
@@ -31,6 +34,8 @@ from training.validation import ValidationSet
 RECIPE_FILE = "recipe.toml"
 SAMPLES_FILE = "samples.npy"
 SAMPLE_COUNT = 1024
+# The entry of a file of weights that names the weights it was fine-tuned from.
+START_ENTRY = "init_from_sha256"
 
 
 @dataclass(slots=True, eq=False)
@@ -63,15 +68,19 @@ def create_run(recipe: Recipe, out: Path) -> Path:
     directory = out / f"{recipe.name}-{recipe.recipe_id}"
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / RECIPE_FILE
-    if not path.exists():
-        path.write_text(recipe.to_toml(), encoding="utf-8")
+    # The first rank writes; the others only read once all have met. A file that is there and
+    # empty is what a kill can leave of a write that was not all or nothing.
+    is_missing = not path.exists() or not path.stat().st_size
+    if is_missing and distributed.launched_rank() == 0:
+        write_text_whole(path, recipe.to_toml())
     return directory
 
 
 def read_recipe(run_dir: Path) -> Recipe:
     """Return the recipe that a run directory was made with."""
     path = run_dir / RECIPE_FILE
-    return recipe_from_table(read_toml(path), str(path))
+    # Not checked again: a run made before a check was added must still be exported.
+    return parse_recipe(read_toml(path), str(path))
 
 
 def open_run(run_dir: Path) -> Run:
@@ -81,6 +90,7 @@ def open_run(run_dir: Path) -> Run:
         RecipeError, DataError, CheckpointError: with the file that is at fault.
     """
     recipe = read_recipe(run_dir)
+    check_recipe(recipe, str(run_dir / RECIPE_FILE))
     device = choose_device(recipe)
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
@@ -96,7 +106,9 @@ def open_run(run_dir: Path) -> Run:
         "patch_spec": spec_to_json(train_stores[0].spec),
         "training_data": [{"made_by": s.made_by, "digest": s.digest} for s in train_stores],
     }
-    notes = _restore(run_dir, recipe, state)
+    notes = _restore(run_dir, entries, state, train_stores)
+    if recipe.init_from and not state.step:
+        notes += _start_from(run_dir, recipe.init_from, entries, state)
     write_samples(run_dir, recipe, train_stores)
     features = state.net.features
     return Run(
@@ -136,8 +148,6 @@ def build_state(recipe: Recipe, patch_size: int, device: torch.device) -> TrainS
     """Build network, optimiser, loss and sampler, initialised from the seed."""
     torch.manual_seed(stream_seed(recipe.seed, 0, Stream.WEIGHTS))
     net = build_network(recipe.network, patch_size)
-    if recipe.init_from:
-        load_network_weights(net, Path(recipe.init_from))
     layout = torch.channels_last if recipe.run.channels_last else torch.contiguous_format
     net = net.to(device, memory_format=layout)  # type: ignore[call-overload]
     method = METHODS[recipe.loss.name]
@@ -155,11 +165,18 @@ def build_batches(recipe: Recipe, stores: list[PatchStore], candidates: int) -> 
             f"run.batch: {recipe.run.batch} pairs cannot be split over "
             f"{distributed.world_size()} processes"
         )
+    shares = shares_of([source.weight for source in recipe.data.train], recipe.run.batch)
+    for source, share in zip(recipe.data.train, shares, strict=True):
+        if not share:
+            raise RecipeError(
+                f"data.train: {source.path}: its weight of {source.weight} gives it no pair "
+                f"of a batch of {recipe.run.batch}"
+            )
     sampler = recipe.sampler
     turn = sampler.max_turn_deg if isinstance(sampler, AdaSampleSamplerOptions) else 0.0
     return Batches(
         stores=stores,
-        shares=shares_of([source.weight for source in recipe.data.train], recipe.run.batch),
+        shares=shares,
         seed=recipe.seed,
         candidates=candidates,
         order=sampler.order,
@@ -179,21 +196,68 @@ def write_samples(run_dir: Path, recipe: Recipe, stores: list[PatchStore]) -> No
         classes = rng.integers(0, len(store), share)
         member = rng.integers(0, store.class_sizes[classes])
         rows.append(store.patches(store.class_starts[classes] + member))
-    partial = path.with_suffix(".partial.npy")
-    np.save(partial, np.concatenate(rows))
-    partial.replace(path)
+    buffer = BytesIO()
+    np.save(buffer, np.concatenate(rows))
+    write_whole(path, buffer.getvalue())
 
 
-def _restore(run_dir: Path, recipe: Recipe, state: TrainState) -> list[str]:
+def _restore(
+    run_dir: Path, entries: dict[str, Any], state: TrainState, stores: Sequence[PatchStore]
+) -> list[str]:
     checkpoints = Checkpoints(run_dir / "checkpoints")
     if not distributed.rank():
+        # By now every rank has met, so nothing that is being written is taken away.
         checkpoints.sweep()
+        sweep(run_dir)
     stored, skipped = checkpoints.newest()
     notes = [f"skipped a damaged checkpoint: {message}" for message in skipped]
     if stored is None:
         return notes
-    if stored.entries.get("recipe_id") != recipe.recipe_id:
+    if stored.entries.get("recipe_id") != entries["recipe_id"]:
         other = json.dumps(stored.entries.get("recipe_id"))
         raise CheckpointError(f"{run_dir}: its checkpoints belong to the recipe {other}")
-    state.restore(stored.tensors, int(stored.entries["step"]))
+    _refuse_other_data(run_dir, stored.entries.get("training_data", []), stores)
+    try:
+        state.restore(stored.tensors, int(stored.entries["step"]))
+    except CheckpointError as error:
+        raise CheckpointError(f"{stored.path}: {error.message}") from error
+    if START_ENTRY in stored.entries:
+        entries[START_ENTRY] = stored.entries[START_ENTRY]
     return [*notes, f"resumed at step {state.step}"]
+
+
+def _refuse_other_data(
+    run_dir: Path, trained_on: Sequence[dict[str, Any]], stores: Sequence[PatchStore]
+) -> None:
+    for before, store in zip(trained_on, stores, strict=False):
+        if before["digest"] != store.digest:
+            raise CheckpointError(
+                f"{store.path}: not the patches that {run_dir} was trained on so far: digest "
+                f"{store.digest[:12]}, in its checkpoint {str(before['digest'])[:12]}"
+            )
+
+
+def _start_from(
+    run_dir: Path, init_from: str, entries: dict[str, Any], state: TrainState
+) -> list[str]:
+    source = find_start(init_from, run_dir)
+    path = load_network_weights(state.net, source)
+    entries[START_ENTRY] = hashlib.sha256(path.read_bytes()).hexdigest()
+    notes = [f"started from {path}"]
+    if path.parent.name == "checkpoints":
+        notes.append(f"{path.parent.parent}: not finished; its newest checkpoint was taken")
+    return notes
+
+
+def find_start(init_from: str, run_dir: Path) -> Path:
+    """Return where a recipe's `init_from` is: as given, else beside the run directory.
+
+    Raises:
+        CheckpointError: several runs have that name.
+    """
+    given = Path(init_from)
+    for place in (given, run_dir.parent / given, run_dir.parent / given.name):
+        found = find_run(place)
+        if found.exists():
+            return found
+    return given
