@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from matchserve.types import UInt8
+from training.ranges import NotNegative, Range, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,14 @@ class AugmentOptions:
     """
 
     turns: Literal["none", "rot_flip", "transpose_flip"] = "rot_flip"
-    rotation_deg: float = 0.0
-    scale: float = 0.0
-    aspect: float = 0.0
-    shift: float = 0.0
-    gain: float = 0.0
-    bias: float = 0.0
-    gamma: float = 0.0
-    noise: float = 0.0
+    rotation_deg: Annotated[float, Range(0.0, 180.0)] = 0.0
+    scale: NotNegative = 0.0
+    aspect: NotNegative = 0.0
+    shift: Share = 0.0
+    gain: Share = 0.0
+    bias: NotNegative = 0.0
+    gamma: NotNegative = 0.0
+    noise: NotNegative = 0.0
 
     @property
     def moves(self) -> bool:

@@ -13,14 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from training.augment import AugmentOptions
 from training.errors import RecipeError
 from training.methods import METHODS
+from training.methods.adasample import AdaSampleOptions
 from training.methods.sdgm import SdgmOptions
 from training.networks import NETWORKS, NetworkOptions
-from training.samplers import SAMPLERS, SamplerOptions, UniformOptions
+from training.ranges import Count, CountOrNone, NotNegative, Positive, Range, range_problems
+from training.samplers import SAMPLERS, AdaSampleSamplerOptions, SamplerOptions, UniformOptions
 from training.schedule import OptimOptions
 from training.toml import apply_overrides, nearest, parse_dataclass, read_toml, to_toml
 
@@ -36,7 +38,7 @@ class Source:
     """
 
     path: str
-    weight: float = 1.0
+    weight: Positive = 1.0
     scenes: tuple[str, ...] = ()
     without_scenes: tuple[str, ...] = ()
 
@@ -47,7 +49,7 @@ class DataOptions:
 
     train: tuple[Source, ...] = ()
     validation: tuple[Source, ...] = ()
-    validation_pairs: int = 5000
+    validation_pairs: Annotated[int, Range(2)] = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,13 @@ class RunOptions:
     `threads = 0` leaves torch's own choice. `amp` is bfloat16 on CUDA.
     """
 
-    steps: int = 1000
-    batch: int = 256
-    log_every: int = 20
-    validate_every: int = 500
-    checkpoint_minutes: float = 5.0
-    checkpoint_steps: int = 0
-    threads: int = 0
+    steps: Count = 1000
+    batch: Annotated[int, Range(2)] = 256
+    log_every: Count = 20
+    validate_every: Count = 500
+    checkpoint_minutes: NotNegative = 5.0
+    checkpoint_steps: CountOrNone = 0
+    threads: CountOrNone = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     channels_last: bool = True
     compile: bool = False
@@ -76,7 +78,7 @@ class Recipe:
     """A whole training run. `init_from` is a run or weights to start from, for fine-tuning."""
 
     name: str
-    seed: int = 0
+    seed: CountOrNone = 0
     init_from: str = ""
     network: NetworkOptions = field(default_factory=NetworkOptions)
     loss: Any = field(default_factory=SdgmOptions)
@@ -153,6 +155,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
 
 
 def _problems(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    yield from range_problems(recipe)
     name, head = recipe.network.name, recipe.network.head
     if name not in NETWORKS:
         yield "network.name", f"no network {name!r}{nearest(name, NETWORKS)}"
@@ -161,19 +164,29 @@ def _problems(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "network.head", f"the loss {recipe.loss.name} takes {' or '.join(heads)}"
     if head == "binary" and (recipe.network.dim % 8 or recipe.sampler.name == "adasample"):
         yield "network.head", "binary needs a dim divisible by 8 and the uniform sampler"
-    if not 0.0 <= recipe.network.dropout < 1.0:
-        yield "network.dropout", f"{recipe.network.dropout} is not in 0..1"
-    if any(source.weight <= 0 for source in recipe.data.train):
-        yield "data.train.weight", "is not positive"
-    at_least = {
-        "run.steps": (recipe.run.steps, 1),
-        "run.batch": (recipe.run.batch, 2),
-        "run.log_every": (recipe.run.log_every, 1),
-        "run.validate_every": (recipe.run.validate_every, 1),
-        "network.dim": (recipe.network.dim, 1),
-        "network.width": (recipe.network.width, 0.05),
-        "optim.lr": (recipe.optim.lr, 1e-12),
-    }
-    for key, (value, least) in at_least.items():
-        if not value >= least:
-            yield key, f"{value} is less than {least}"
+    if getattr(recipe.loss, "bins", 0) == 1:
+        yield "loss.bins", "expected 0 or at least 2, found 1"
+    yield from _milestone_problems(recipe.optim)
+    if isinstance(recipe.sampler, AdaSampleSamplerOptions):
+        yield from _adasample_problems(recipe.sampler, recipe)
+
+
+def _milestone_problems(optim: OptimOptions) -> Iterator[tuple[str, str]]:
+    if optim.schedule == "milestones" and not optim.milestones:
+        yield "optim.milestones", "expected at least one for schedule = 'milestones'"
+    if not all(0.0 <= m <= 1.0 for m in optim.milestones):
+        yield "optim.milestones", f"expected fractions of the run, found {optim.milestones}"
+
+
+def _adasample_problems(
+    sampler: AdaSampleSamplerOptions, recipe: Recipe
+) -> Iterator[tuple[str, str]]:
+    if recipe.network.head == "linear" and sampler.metric == "angle":
+        yield "sampler.metric", "rows of a linear head have no angle; set it to 'euclidean'"
+    loss = recipe.loss
+    if isinstance(loss, AdaSampleOptions):
+        # The average loss, which the exponent is made of, is that of the loss being minimised.
+        for key in ("metric", "margin"):
+            ours, theirs = getattr(sampler, key), getattr(loss, key)
+            if ours != theirs:
+                yield f"sampler.{key}", f"{ours!r} differs from loss.{key}, which is {theirs!r}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from training.losses import angle, row_distance
 from training.methods.adasample import exponent, pair_weights, positive_probabilities
 from training.methods.contract import LossOutput
 from training.networks.layers import DescriptorNet
+from training.ranges import Positive, Range, Rate, Share
 
 Order = Literal["replacement", "epoch"]
 
@@ -45,12 +46,12 @@ class AdaSampleSamplerOptions:
     """
 
     name: str = "adasample"
-    lam: float = 10.0
-    candidates: int = 5
-    max_turn_deg: float = 15.0
-    rate: float = 0.01
-    margin: float = 1.0
-    start: float = 0.0
+    lam: Annotated[float, Range(0.0, infinite=True)] = 10.0
+    candidates: Annotated[int, Range(2)] = 5
+    max_turn_deg: Annotated[float, Range(0.0, 180.0)] = 15.0
+    rate: Rate = 0.01
+    margin: Positive = 1.0
+    start: Share = 0.0
     weighted: bool = True
     metric: Literal["angle", "euclidean"] = "angle"
     order: Order = "replacement"

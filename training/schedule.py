@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import nn
+
+from training.ranges import NotNegative, Positive, Range, Share
 
 Schedule = Literal["linear", "cosine", "constant", "halving", "milestones"]
 
@@ -23,13 +25,13 @@ class OptimOptions:
     """
 
     name: Literal["sgd", "adam"] = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.9
-    dampening: float = 0.0
-    weight_decay: float = 1e-4
+    lr: Positive = 0.1
+    momentum: Annotated[float, Range(0.0, below=1.0)] = 0.9
+    dampening: Share = 0.0
+    weight_decay: NotNegative = 1e-4
     schedule: Schedule = "linear"
     milestones: tuple[float, ...] = ()
-    warmup: float = 0.0
+    warmup: Annotated[float, Range(0.0, below=1.0)] = 0.0
 
 
 def build_optimizer(

@@ -18,6 +18,7 @@ from training.methods.contract import LossOutput, Pairs
 from training.methods.triplets import Metric, mine
 from training.mining import Mining
 from training.networks.layers import Head
+from training.ranges import Distance, Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,9 @@ class AdaSampleOptions:
 
     name: str = "adasample"
     metric: Metric = "angle"
-    margin: float = 1.0
+    margin: Positive = 1.0
     mining: Mining = "row_column"
-    threshold: float = 0.008
+    threshold: Distance = 0.008
 
 
 def exponent(lam: float, average_loss: Tensor, *, limit: float = 50.0) -> Tensor:

@@ -19,6 +19,7 @@ from training.methods.contract import LossOutput, Pairs
 from training.methods.triplets import mine
 from training.mining import Mining, ceiling_from_distance, hardest_similarity
 from training.networks.layers import Head
+from training.ranges import Count, Distance, NotNegative, Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,10 @@ class HardNetOptions:
     """
 
     name: str = "hardnet"
-    margin: float = 1.0
+    margin: Positive = 1.0
     mining: Mining = "row_column"
-    threshold: float = 0.008
-    threshold_bits: float = 2.0
+    threshold: Distance = 0.008
+    threshold_bits: NotNegative = 2.0
     active_only: bool = False
 
 
@@ -43,8 +44,8 @@ class SoftplusOptions:
 
     name: str = "softplus"
     mining: Mining = "row_column"
-    threshold: float = 0.008
-    threshold_bits: float = 2.0
+    threshold: Distance = 0.008
+    threshold_bits: NotNegative = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,10 @@ class HardestOptions:
     """`[loss]` of the hardest 1/`divisor` of the batch without a margin."""
 
     name: str = "hardest"
-    divisor: int = 8
+    divisor: Count = 8
     mining: Mining = "row_column"
-    threshold: float = 0.008
-    threshold_bits: float = 2.0
+    threshold: Distance = 0.008
+    threshold_bits: NotNegative = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,11 @@ class HyNetOptions:
     """`[loss]` of HyNet: hybrid similarity, and a penalty on unequal lengths before the head."""
 
     name: str = "hynet"
-    margin: float = 1.2
-    alpha: float = 2.0
-    length_penalty: float = 0.1
+    margin: Positive = 1.2
+    alpha: NotNegative = 2.0
+    length_penalty: NotNegative = 0.1
     mining: Mining = "all_four"
-    threshold: float = 0.008
+    threshold: Distance = 0.008
 
 
 class Margin(nn.Module):

@@ -19,6 +19,7 @@ from training.methods.contract import LossOutput, Pairs
 from training.methods.triplets import mine
 from training.mining import Mining
 from training.networks.layers import Head
+from training.ranges import CountOrNone, Distance, NotNegative, Rate
 
 Distribution = Literal["difference", "positive", "negative", "gaussian"]
 
@@ -40,12 +41,12 @@ class CdfOptions:
     """
 
     name: str = "cdf"
-    bins: int = 0
-    momentum: float = 0.1
+    bins: CountOrNone = 0
+    momentum: Rate = 0.1
     distribution: Distribution = "difference"
     mining: Mining = "row_column"
-    threshold: float = 0.008
-    threshold_bits: float = 2.0
+    threshold: Distance = 0.008
+    threshold_bits: NotNegative = 2.0
 
 
 def allocate(values: Tensor, nodes: int, low: float, high: float) -> tuple[Tensor, Tensor]:

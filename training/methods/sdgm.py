@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from training.losses import angle, cosine_of_pairs
 from training.methods.contract import LossOutput, Pairs
 from training.mining import Mining, ceiling_from_angle, hardest_similarity
 from training.networks.layers import Head
+from training.ranges import Angle, NotNegative, Range, Rate, Share
 
 SelfWeight = Literal["auto_focus", "theta", "s", "l2"]
 
@@ -38,18 +39,18 @@ class SdgmOptions:
     """
 
     name: str = "sdgm"
-    margin: float = 0.6
-    alpha: float = 0.9
+    margin: Annotated[float, Range(0.0, below=1.0)] = 0.6
+    alpha: NotNegative = 0.9
     soft: bool = True
     self_weight: SelfWeight = "auto_focus"
     power_adjustment: bool = True
-    ema: float = 0.001
-    power_init: float = 10000.0
-    warmup: float = 0.1
+    ema: Rate = 0.001
+    power_init: NotNegative = 10000.0
+    warmup: Share = 0.1
     reset_powers: bool = False
-    threshold_rad: float = 0.6
-    relaxed: float = 0.125
-    relaxed_angle: float = 0.0
+    threshold_rad: Angle = 0.6
+    relaxed: Share = 0.125
+    relaxed_angle: Angle = 0.0
     mining: Mining = "all_four"
 
 

@@ -24,6 +24,7 @@ from training.losses import (
 from training.methods.contract import LossOutput, Pairs
 from training.mining import random_partners
 from training.networks.layers import Head
+from training.ranges import NotNegative, Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class SiameseOptions:
     """`[loss]` of the stochastic Siamese loss; `theta = 0` is the plain squared one."""
 
     name: str = "stochastic_siamese"
-    theta: float = 2.0
-    positive_margin: float = 1.0
-    margin: float = 2.0
+    theta: NotNegative = 2.0
+    positive_margin: NotNegative = 1.0
+    margin: Positive = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class TripletOptions:
     """`[loss]` of the stochastic triplet loss; `theta = 0` is the plain squared one."""
 
     name: str = "stochastic_triplet"
-    theta: float = 0.15
-    margin: float = 1.0
+    theta: NotNegative = 0.15
+    margin: Positive = 1.0
     shared_draw: bool = False
 
 
@@ -51,7 +52,7 @@ class ContrastiveOptions:
     """`[loss]` of the contrastive loss."""
 
     name: str = "contrastive"
-    margin: float = 3.0
+    margin: Positive = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class PlainTripletOptions:
     """`[loss]` of the hinge of squared distances on random negatives."""
 
     name: str = "plain_triplet"
-    margin: float = 1.0
+    margin: Positive = 1.0
 
 
 def draw_signs(count: int, theta: float, generator: torch.Generator, *, shared: bool) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from training.networks.compact import Builder, builders
 from training.networks.l2net import hynet, l2net
 from training.networks.layers import DescriptorNet, Head
 from training.networks.residual import residual
+from training.ranges import Count, Range
 
 NETWORKS: dict[str, Builder] = {
     "l2net": l2net,
@@ -26,10 +28,10 @@ class NetworkOptions:
     """
 
     name: str = "l2net"
-    dim: int = 128
+    dim: Count = 128
     head: Head = "unit"
-    width: float = 1.0
-    dropout: float = 0.1
+    width: Annotated[float, Range(0.05)] = 1.0
+    dropout: Annotated[float, Range(0.0, below=1.0)] = 0.1
 
 
 def build_network(options: NetworkOptions, patch_size: int) -> DescriptorNet:

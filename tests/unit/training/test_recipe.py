@@ -8,6 +8,7 @@ from training.errors import RecipeError
 from training.methods import METHODS
 from training.methods.sdgm import SdgmOptions
 from training.recipe import available, load_recipe, recipe_from_table
+from training.run import create_run, open_run, read_recipe
 from training.schedule import OptimOptions, learning_rate
 from training.toml import to_toml
 
@@ -55,15 +56,34 @@ def test_paper_settings() -> None:
         ("[network]\nhead = 'binary'", "network.head: the loss sdgm takes unit"),
         ("[network]\nhead = 'soft'", "network.head: 'soft' is not one of 'unit', 'binary'"),
         ("[optim]\nlr = 'fast'", "optim.lr: expected float, found 'fast'"),
-        ("[optim]\nlr = 0", "optim.lr: 0.0 is less than"),
+        ("[optim]\nlr = 0", "optim.lr: expected more than 0, found 0.0"),
         ("[run]\nsteps = 1.5", "run.steps: expected int, found 1.5"),
         ("[run]\nsteps = true", "run.steps: expected int, found True"),
-        ("[run]\nbatch = 1", "run.batch: 1 is less than 2"),
+        ("[run]\nbatch = 1", "run.batch: expected at least 2, found 1"),
         ("[[data.train]]\nweight = 1", "missing key 'data.train.0.path'"),
-        ("[[data.train]]\npath = 'x'\nweight = 0", "data.train.weight: is not positive"),
+        (
+            "[[data.train]]\npath = 'x'\nweight = 0",
+            "data.train.0.weight: expected more than 0, found 0.0",
+        ),
         ("[data]\ntrain = 'x'", "data.train: expected a list"),
         ("seed = ", "r.toml: not TOML"),
-        ("[network]\ndropout = 1.0", "network.dropout: 1.0 is not in 0..1"),
+        ("[network]\ndropout = 1.0", "network.dropout: expected at least 0 and less than 1"),
+        ("seed = -1", "seed: expected at least 0, found -1"),
+        ("[loss]\nname = 'sdgm'\nmargin = 1.0", "loss.margin: expected at least 0 and less than 1"),
+        ("[loss]\nname = 'sdgm'\nema = -3", "loss.ema: expected at most 1 and more than 0"),
+        ("[loss]\nname = 'sdgm'\nema = nan", "loss.ema: expected at most 1 and more than 0"),
+        ("[loss]\nname = 'sdgm'\nalpha = inf", "loss.alpha: expected at least 0, found inf"),
+        ("[loss]\nname = 'cdf'\nbins = 1", "loss.bins: expected 0 or at least 2, found 1"),
+        ("[loss]\nname = 'hardest'\ndivisor = 0", "loss.divisor: expected at least 1, found 0"),
+        (
+            "[sampler]\nname = 'adasample'\ncandidates = 1",
+            "sampler.candidates: expected at least 2",
+        ),
+        ("[sampler]\nname = 'adasample'\nrate = 0", "sampler.rate: expected at most 1 and more"),
+        ("[data]\nvalidation_pairs = 0", "data.validation_pairs: expected at least 2, found 0"),
+        ("[augment]\nscale = -0.1", "augment.scale: expected at least 0, found -0.1"),
+        ("[optim]\nschedule = 'milestones'", "optim.milestones: expected at least one"),
+        ("[optim]\nmilestones = [30.0]", "optim.milestones: expected fractions of the run"),
     ],
 )
 def test_errors_name_file_key_and_nearest(tmp_path: Path, text: str, message: str) -> None:
@@ -118,6 +138,41 @@ def test_any_sampler_with_any_loss_and_network() -> None:
         for sampler in ("uniform", "adasample"):
             made = tiny(loss={"name": loss}, sampler={"name": sampler}, network={"head": head})
             assert (made.loss.name, made.sampler.name) == (loss, sampler)
+
+
+@pytest.mark.parametrize(
+    ("loss", "sampler", "head", "message"),
+    [
+        ("stochastic_siamese", {}, "linear", "sampler.metric: rows of a linear head"),
+        ("adasample", {"metric": "euclidean"}, "unit", "sampler.metric: 'euclidean' differs"),
+        ("adasample", {"margin": 0.5}, "unit", "sampler.margin: 0.5 differs from loss.margin"),
+    ],
+)
+def test_adasample_with_what_it_cannot_measure_is_refused(
+    loss: str, sampler: dict, head: str, message: str
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        tiny(
+            loss={"name": loss},
+            sampler={"name": "adasample", **sampler},
+            network={"head": head},
+        )
+    assert message in caught.value.message
+
+
+def test_euclidean_adasample_takes_a_linear_head() -> None:
+    sampler = {"name": "adasample", "metric": "euclidean"}
+    made = tiny(loss={"name": "contrastive"}, sampler=sampler, network={"head": "linear"})
+    assert made.sampler.metric == "euclidean"
+
+
+def test_a_run_made_before_a_check_is_still_read(tmp_path: Path) -> None:
+    run_dir = create_run(tiny(), tmp_path)
+    path = run_dir / "recipe.toml"
+    path.write_text(path.read_text().replace("seed = 0", "seed = -1"))
+    assert read_recipe(run_dir).seed == -1
+    with pytest.raises(RecipeError, match=r"recipe\.toml: seed: expected at least 0"):
+        open_run(run_dir)
 
 
 def test_toml_strings_are_escaped() -> None:
