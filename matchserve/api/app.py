@@ -17,13 +17,14 @@ from starlette.staticfiles import StaticFiles
 from matchserve import __version__
 from matchserve.api import kserve, openapi, routes, routes_info
 from matchserve.api.errors import from_http_exception, problem_response
-from matchserve.api.metrics import Metrics
 from matchserve.api.middleware import RequestContext
 from matchserve.api.service import Service
+from matchserve.engine.memory import IdleWatch, return_freed
 from matchserve.errors import CapacityError, InvalidParameter, MatchServeError
 from matchserve.settings import Settings, load_settings
 
 LAG_PERIOD_S = 0.25
+IDLE_S = 5.0
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -36,9 +37,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        lag = asyncio.create_task(_watch_loop(service.metrics))
+        watch = asyncio.create_task(_watch(service))
         yield
-        lag.cancel()
+        watch.cancel()
         service.close()
 
     app = FastAPI(
@@ -84,13 +85,20 @@ async def _handle(request: Request, error: Exception) -> Response:
     return problem_response(error, request)
 
 
-async def _watch_loop(metrics: Metrics) -> None:
-    """Measure how late the event loop wakes up: what blocks it blocks everybody."""
+async def _watch(service: Service) -> None:
+    """Measure how late the event loop wakes up, and return memory when there is nothing to do."""
     loop = asyncio.get_running_loop()
+    idle = IdleWatch(IDLE_S)
+    answered = 0
     while True:
         due = loop.time() + LAG_PERIOD_S
         await asyncio.sleep(LAG_PERIOD_S)
-        metrics.loop_lag.observe(max(0.0, loop.time() - due))
+        service.metrics.loop_lag.observe(max(0.0, loop.time() - due))
+        # Places given back count too: a short request may come and go between two looks.
+        is_busy = service.admission.running > 0 or service.admission.released != answered
+        answered = service.admission.released
+        if idle.has_become_idle(is_busy=is_busy):
+            await service.aside(return_freed)
 
 
 def _complete_schema(app: FastAPI) -> None:

@@ -17,6 +17,7 @@ from uvicorn.supervisors import Multiprocess
 from matchserve.api import logs
 from matchserve.api.app import create_app
 from matchserve.api.protocol import DeadlineProtocol, set_deadlines
+from matchserve.engine.memory import share_heaps
 from matchserve.settings import Settings, load_settings, to_environment
 
 MAX_HEADER_BYTES = 65_536
@@ -112,6 +113,7 @@ def _config(settings: Settings, *, factory: bool) -> uvicorn.Config:
 
 
 def _prepare_process(settings: Settings) -> None:
+    share_heaps(max(2, settings.cpus()))
     set_deadlines(settings.receive_s, settings.send_s)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 

@@ -64,6 +64,8 @@ class Admission:
         self._waiters: deque[_Waiter] = deque()
         self._service_s = 1.0
         self._is_closed = False
+        self.released = 0
+        """Places given back so far."""
 
     @property
     def running(self) -> int:
@@ -158,6 +160,7 @@ class Admission:
         return place
 
     def _released(self, place: Place) -> None:
+        self.released += 1
         self._service_s += 0.1 * (self._clock() - self._running.pop(place) - self._service_s)
         # Strictly in order: a large pair at the head is not overtaken for ever by small ones.
         while self._waiters and self._fits(self._waiters[0].megapixels):

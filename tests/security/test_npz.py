@@ -98,6 +98,6 @@ def test_a_bomb_is_not_unpacked(server: ServerProcess, http: httpx.Client) -> No
 
 @pytest.mark.parametrize("length", ["\u00b2", "9" * 5000, "-1", "1e3", ""])
 def test_a_bad_inference_header_length_is_refused(http: httpx.Client, length: str) -> None:
-    headers = {"Inference-Header-Content-Length": length.encode("latin-1")}
+    headers = {b"Inference-Header-Content-Length": length.encode("latin-1")}
     answer = http.post("/v2/models/rootsift/infer", content=b"{}", headers=headers)
     assert answer.status_code == 400

@@ -21,7 +21,7 @@ from matchserve.models.registry import DEFAULT_MODEL
 from tests.in_process import served
 from tests.server_process import ServerProcess
 
-PATCH = {
+PATCH: dict[str, Any] = {
     "content": np.arange(1024, dtype=np.uint32).astype(np.uint8).tobytes(),
     "headers": {"Content-Type": "application/octet-stream"},
 }
