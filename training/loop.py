@@ -16,7 +16,7 @@ from training.checkpoint import Checkpoints, write_tensors
 from training.errors import NonFiniteLoss
 from training.methods import LossOutput, Pairs
 from training.randomness import Stream, stream_seed, torch_stream
-from training.report import Reporter
+from training.report import Pace, Reporter
 from training.run import Run, open_run
 from training.schedule import learning_rate
 from training.validation import validate
@@ -33,8 +33,8 @@ def train(run_dir: Path, run: Run | None = None) -> Path:
     state, recipe, steps = run.state, run.recipe, run.recipe.run.steps
     checkpoints = Checkpoints(run_dir / "checkpoints")
     first = state.step
-    saved_at = logged_at = time.monotonic()
-    waited_s = 0.0
+    saved_at = time.monotonic()
+    pace = Pace(recipe.run.batch, first)
     is_first_rank = distributed.rank() == 0
     with Reporter(run_dir, first=first, steps=steps, is_active=is_first_rank) as reporter:
         reporter.say(*run.notes)
@@ -42,18 +42,14 @@ def train(run_dir: Path, run: Run | None = None) -> Path:
             rate = learning_rate(recipe.optim, step, steps)
             output = train_step(run, step, patches, rate)
             state.step = step + 1
-            waited_s += waited
+            pace.wait(waited)
             if state.step % recipe.run.log_every == 0 or state.step == steps:
-                elapsed, logged_at = time.monotonic() - logged_at, time.monotonic()
-                done = min(recipe.run.log_every, state.step - first)
-                figures = {"lr": rate, **figures_of(output)}
-                figures["patches_per_s"] = 2 * recipe.run.batch * done / elapsed
-                figures["data_wait"], waited_s = waited_s / elapsed, 0.0
+                figures = {"lr": rate, **figures_of(output), **pace.figures(state.step)}
                 reporter.log(state.step, figures)
                 reporter.advance(state.step, _summary(figures))
             if state.step % recipe.run.validate_every == 0 or state.step == steps:
-                _validate(run, state.step, output, reporter)
-                logged_at = time.monotonic()
+                with pace.pause():
+                    _validate(run, state.step, output, reporter)
             if is_first_rank and _is_due(run, saved_at):
                 checkpoints.save(state, run.entries)
                 saved_at = time.monotonic()

@@ -43,7 +43,7 @@ def hardest_similarity(
     """
     across = _without_diagonal(anchors @ positives.T)
     if mining == "row_column":
-        return torch.maximum(_hardest(across, ceiling), _hardest(across.T, ceiling))
+        return _hardest(torch.cat([across, across.T], 1), ceiling)
     within = torch.maximum(
         _without_diagonal(anchors @ anchors.T), _without_diagonal(positives @ positives.T)
     )
@@ -58,7 +58,9 @@ def _hardest(candidates: Tensor, ceiling: float) -> Tensor:
     allowed = candidates.detach() < ceiling
     best = torch.where(allowed, candidates, candidates - _DISCARD).amax(1)
     # Below -1 nothing was allowed but the diagonal: fall back to the least similar candidate.
-    on_diagonal = torch.eye(len(candidates), dtype=torch.bool, device=candidates.device)
+    # The candidates may be several matrices side by side, each with its diagonal.
+    own = torch.eye(len(candidates), dtype=torch.bool, device=candidates.device)
+    on_diagonal = own.repeat(1, candidates.shape[1] // len(candidates))
     easiest = candidates.masked_fill(on_diagonal, _DISCARD).amin(1)
     return torch.where(best.detach() < -2.0, easiest, best)
 
@@ -86,15 +88,18 @@ def hardest_codes(anchors: Tensor, positives: Tensor, *, minimum_bits: float) ->
 
     The side is chosen per pair: where another anchor is nearer to p_i than any other positive is
     to a_i, the triplet is (p_i, a_i, a_j), else (a_i, p_i, p_j). Candidates nearer than
-    `minimum_bits` are discarded.
+    `minimum_bits` are discarded; a pair that loses all takes the farthest of them.
     """
     pairs = len(anchors)
     distance = hamming(anchors, positives)
-    far = float(anchors.shape[1] + 1)
     own = torch.eye(pairs, dtype=torch.bool, device=anchors.device)
-    distance = distance.masked_fill(own | (distance < minimum_bits), far)
-    by_row, row_choice = distance.min(1)
-    by_column, column_choice = distance.min(0)
+    discarded = own | (distance < minimum_bits)
+    legal = distance.masked_fill(discarded, float(anchors.shape[1] + 1))
+    # Where neither side has a legal candidate, both take their farthest.
+    is_lost = (discarded.all(1) & discarded.all(0))[:, None]
+    others = distance.masked_fill(own, -1.0)
+    by_row, row_choice = torch.where(is_lost, -others, legal).min(1)
+    by_column, column_choice = torch.where(is_lost, -others.T, legal.T).min(1)
     index = torch.arange(pairs, device=anchors.device)
     from_positive = by_column < by_row
     return CodeTriplets(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -91,6 +93,40 @@ class Reporter:
         """Show a distribution in TensorBoard."""
         if self._board is not None:
             self._board.add_histogram(name, values, step)
+
+
+class Pace:
+    """How fast the loop goes between two lines of the log, validation left out.
+
+    `pairs` are those of a step, `step` the one the run begins at.
+    """
+
+    def __init__(self, pairs: int, step: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pairs, self._clock = pairs, clock
+        self._logged_step, self._logged_at = step, clock()
+        self._waited_s = 0.0
+
+    def wait(self, seconds: float) -> None:
+        """Add time that was spent waiting for a batch."""
+        self._waited_s += seconds
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leave out what is done in the `with` block."""
+        began = self._clock()
+        yield
+        self._logged_at += self._clock() - began
+
+    def figures(self, step: int) -> dict[str, float]:
+        """Return the figures since the last call, `step` steps being done, and begin anew."""
+        now = self._clock()
+        elapsed, done = now - self._logged_at, step - self._logged_step
+        found = {
+            "patches_per_s": 2 * self._pairs * done / elapsed,
+            "data_wait": self._waited_s / elapsed,
+        }
+        self._logged_step, self._logged_at, self._waited_s = step, now, 0.0
+        return found
 
 
 def read_log(run_dir: Path) -> list[dict[str, Any]]:

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from training_golden import descriptors, naive_negative, random_pairs
@@ -49,6 +51,29 @@ def test_a_pair_without_candidates_takes_the_least_similar_one() -> None:
     for mining in ("row_column", "all_four"):
         found = hardest_similarity(a, a, mining=mining, ceiling=0.1)
         assert found.tolist() == pytest.approx([0.9, 0.9, 0.9])
+
+
+def test_a_legal_candidate_of_either_side_comes_before_the_fallback() -> None:
+    # a_0 has only discarded positives, p_0 a legal anchor at 0.2.
+    def unit(degrees: float) -> list[float]:
+        return [math.cos(math.radians(degrees)), math.sin(math.radians(degrees))]
+
+    a = torch.tensor([unit(0), unit(100), unit(90)], dtype=torch.float64)
+    p = torch.tensor([unit(30), unit(10), unit(20)], dtype=torch.float64)
+    found = hardest_similarity(a, p, mining="row_column", ceiling=0.55)
+    assert float(found[0]) == pytest.approx(math.cos(math.radians(60)))
+
+
+def test_codes_without_a_legal_negative_take_the_farthest_other() -> None:
+    a = torch.ones(3, 8)
+    p = torch.ones(3, 8)
+    p[1, 0] = -1.0
+    for swap in (False, True):
+        chosen = hardest_codes(*((p, a) if swap else (a, p)), minimum_bits=2.0)
+        index = torch.arange(3)
+        assert bool((chosen.negative % 3 != index).all())
+        assert int(chosen.negative[0] % 3) == 1
+        assert bool((chosen.negative // 3 != chosen.anchor // 3).all())
 
 
 def test_gradient_reaches_the_realising_descriptors_only() -> None:
