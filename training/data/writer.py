@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
@@ -102,8 +103,15 @@ class StoreWriter:
         Raises:
             DataError: nothing was added, or something of that name appeared meanwhile.
         """
-        if not self._count:
+        try:
+            self._finish()
+        except BaseException:
             self.discard()
+            raise
+        return self.path
+
+    def _finish(self) -> None:
+        if not self._count:
             raise DataError(f"{self.path}: nothing to write, no class was added")
         self._file.seek(0)
         self._file.write(_header(self._count, self.spec.size))
@@ -112,12 +120,16 @@ class StoreWriter:
         self._file.close()
         self._write_small_files()
         self._refuse_existing()
-        self._temp.rename(self.path)
-        return self.path
+        try:
+            self._temp.rename(self.path)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot get its name ({error.strerror})") from error
 
     def discard(self) -> None:
         """Remove everything written so far."""
-        self._file.close()
+        # A full disk makes closing fail too, by what is still to be flushed.
+        with suppress(OSError):
+            self._file.close()
         shutil.rmtree(self._temp, ignore_errors=True)
 
     def __enter__(self) -> StoreWriter:

@@ -80,6 +80,39 @@ def test_writer_leaves_nothing_when_it_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def one_class(path: Path) -> StoreWriter:
+    writer = StoreWriter(path, SPEC, made_by="t")
+    writer.add_class(np.zeros((2, 8, 8), np.uint8), scene="a", images=["x", "y"])
+    return writer
+
+
+def test_writer_leaves_nothing_when_it_cannot_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="no space"):
+            one_class(tmp_path / "s").finish()
+    assert list(tmp_path.iterdir()) == []
+
+    def taken(_path: Path, _target: Path) -> None:
+        raise OSError(39, "Directory not empty")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", taken)
+        with pytest.raises(DataError, match=r"s: cannot get its name \(Directory not empty\)"):
+            one_class(tmp_path / "s").finish()
+    assert list(tmp_path.iterdir()) == []
+    late = one_class(tmp_path / "t")
+    (tmp_path / "t").mkdir()
+    with pytest.raises(DataError, match="never overwritten"):
+        late.finish()
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
 def test_writer_never_overwrites(tmp_path: Path) -> None:
     write(tmp_path / "s", [2], ["a"])
     with pytest.raises(DataError, match="never overwritten"):
