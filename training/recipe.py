@@ -125,7 +125,8 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
         path = Path(str(RECIPES / f"{name_or_path}.toml"))
     table = read_toml(path)
     table.setdefault("name", path.stem)
-    return recipe_from_table(apply_overrides(table, overrides), path.name)
+    changed = apply_overrides(table, overrides, named=("loss", "sampler"))
+    return recipe_from_table(changed, path.name)
 
 
 def recipe_from_table(table: Mapping[str, Any], where: str) -> Recipe:

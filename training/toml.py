@@ -36,18 +36,27 @@ def nearest(word: str, legal: Iterable[str]) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-def apply_overrides(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return `table` with each `key.path=value` set; a number in the path is a place in a list."""
+def apply_overrides(
+    table: Mapping[str, Any], overrides: Sequence[str], *, named: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return `table` with each `key.path=value` set; a number in the path is a place in a list.
+
+    The `name` of a table in `named` decides what its other keys mean: an override of it drops those
+    that the file gave, which are of the old name.
+    """
     result: dict[str, Any] = _copied(table)
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise RecipeError(f"--set {override}: expected key=value")
-        *parents, last = key.strip().split(".")
+    given = [_override(override) for override in overrides]
+    for key, value, _ in given:
+        parent, _, last = key.partition(".")
+        if parent in named and last == "name" and isinstance(result.get(parent), dict):
+            before = result[parent]
+            result[parent] = before if before.get("name") == value else {"name": value}
+    for key, value, override in given:
+        *parents, last = key.split(".")
         node: Any = result
         for part in parents:
             node = _child(node, part, override)
-        _assign(node, last, _value(text.strip()), override)
+        _assign(node, last, value, override)
     return result
 
 
@@ -143,6 +152,13 @@ def _assign(node: Any, last: str, value: Any, override: str) -> None:
         node[last] = value
     else:
         raise RecipeError(f"--set {override}: nothing to set at {last!r}")
+
+
+def _override(override: str) -> tuple[str, Any, str]:
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise RecipeError(f"--set {override}: expected key=value")
+    return key.strip(), _value(text.strip()), override
 
 
 def _value(text: str) -> Any:

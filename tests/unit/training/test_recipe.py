@@ -6,9 +6,11 @@ from training_runs import tiny
 
 from training.errors import RecipeError
 from training.methods import METHODS
+from training.methods.baselines import HardNetOptions
 from training.methods.sdgm import SdgmOptions
 from training.recipe import available, load_recipe, recipe_from_table
 from training.run import create_run, open_run, read_recipe
+from training.samplers import UniformOptions
 from training.schedule import OptimOptions, learning_rate
 from training.toml import to_toml
 
@@ -70,8 +72,8 @@ def test_paper_settings() -> None:
         ("[network]\ndropout = 1.0", "network.dropout: expected at least 0 and less than 1"),
         ("seed = -1", "seed: expected at least 0, found -1"),
         ("[loss]\nname = 'sdgm'\nmargin = 1.0", "loss.margin: expected at least 0 and less than 1"),
-        ("[loss]\nname = 'sdgm'\nema = -3", "loss.ema: expected at most 1 and more than 0"),
-        ("[loss]\nname = 'sdgm'\nema = nan", "loss.ema: expected at most 1 and more than 0"),
+        ("[loss]\nname = 'sdgm'\nema = -3", "loss.ema: expected more than 0 and at most 1"),
+        ("[loss]\nname = 'sdgm'\nema = nan", "loss.ema: expected more than 0 and at most 1"),
         ("[loss]\nname = 'sdgm'\nalpha = inf", "loss.alpha: expected at least 0, found inf"),
         ("[loss]\nname = 'cdf'\nbins = 1", "loss.bins: expected 0 or at least 2, found 1"),
         ("[loss]\nname = 'hardest'\ndivisor = 0", "loss.divisor: expected at least 1, found 0"),
@@ -79,7 +81,7 @@ def test_paper_settings() -> None:
             "[sampler]\nname = 'adasample'\ncandidates = 1",
             "sampler.candidates: expected at least 2",
         ),
-        ("[sampler]\nname = 'adasample'\nrate = 0", "sampler.rate: expected at most 1 and more"),
+        ("[sampler]\nname = 'adasample'\nrate = 0", "sampler.rate: expected more than 0"),
         ("[data]\nvalidation_pairs = 0", "data.validation_pairs: expected at least 2, found 0"),
         ("[augment]\nscale = -0.1", "augment.scale: expected at least 0, found -0.1"),
         ("[optim]\nschedule = 'milestones'", "optim.milestones: expected at least one"),
@@ -124,6 +126,16 @@ def test_overrides() -> None:
     assert recipe.sampler.lam == float("inf")
     assert recipe.recipe_id != load_recipe("synthetic").recipe_id
     assert recipe_from_table(tomllib.loads(recipe.to_toml()), "x") == recipe
+
+
+def test_another_loss_forgets_the_options_of_the_old_one() -> None:
+    recipe = load_recipe("sdgm-cpu", ["loss.threshold=0.1", "loss.name=hardnet", "loss.margin=0.8"])
+    assert recipe.loss == HardNetOptions(margin=0.8, threshold=0.1)
+    assert load_recipe("sdgm-cpu", ["loss.name=sdgm"]).loss == load_recipe("sdgm-cpu").loss
+    ada = load_recipe("adasample-cpu", ["sampler.name=uniform", "sampler.order=epoch"])
+    assert ada.sampler == UniformOptions(order="epoch")
+    # A network's options mean the same for all of them.
+    assert load_recipe("sdgm-cpu", ["network.name=l2net"]).network.width == 0.5
 
 
 @pytest.mark.parametrize("bad", ["optim.lr", "data.train.9.path=x", "seed.x.y=1", "optim.lx=1"])

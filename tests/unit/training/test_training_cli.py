@@ -71,6 +71,16 @@ def test_train_then_resume_then_export(
     assert (run_dir / "plots" / "curves.png").exists()
 
 
+def test_a_runs_recipe_cannot_be_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run_dir = new_run(tmp_path)
+    assert run(monkeypatch, "train", str(run_dir), "--set", "optim.lr=1") == 2
+    printed = capsys.readouterr().err
+    assert f"the recipe of the run {run_dir} cannot be changed" in printed
+    assert printed.count("\n") == 1
+
+
 def test_bench_measures_both_loops(tmp_path: Path) -> None:
     found = measure(tiny(), tmp_path, blocks=1)
     assert found.loop > 0
