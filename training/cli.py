@@ -84,7 +84,7 @@ def export(
     from training.export import export as export_run
     from training.quantise import Gate, export_int8
     from training.run import read_recipe
-    from training.validation import ValidationSet
+    from training.validation import validation_sets
 
     if not int8:
         card, parity = export_run(run, out, licence=licence)
@@ -93,7 +93,7 @@ def export(
         return
     data = read_recipe(run).data
     stores = open_sources(data.validation, run.parent / "stores")
-    sets = [ValidationSet.of(store, data.validation_pairs) for store in stores]
+    sets = validation_sets(stores, data.validation_pairs)
     gate = Gate(fpr95_points=max_loss)
     _, loss = export_int8(run, out, validation=sets, gate=gate, licence=licence)
     typer.echo(f"{out}: mean cosine {loss.cosine:.5f} to float")

@@ -13,13 +13,13 @@ from training.checkpoint import load_network_weights, read_network
 from training.data.sources import open_sources
 from training.errors import DataError
 from training.methods import METHODS
-from training.methods.cdf import DynamicSoftMargin
+from training.methods.cdf import DynamicSoftMargin, MovingHistogram
 from training.methods.sdgm import Sdgm, margin_weight, self_weight
 from training.networks import build_network
 from training.recipe import Recipe
 from training.report import read_log
 from training.run import read_recipe
-from training.validation import ValidationSet, describe
+from training.validation import describe, validation_sets
 
 _CURVES = (
     ("loss",),
@@ -44,8 +44,8 @@ def plot_run(run_dir: Path, out: Path) -> list[Path]:
     stored = read_network(run_dir)
     net = build_network(recipe.network, int(stored.entries["patch_spec"]["size"]))
     load_network_weights(net, run_dir)
-    for store in open_sources(recipe.data.validation, run_dir.parent / "stores"):
-        pairs = ValidationSet.of(store, recipe.data.validation_pairs)
+    stores = open_sources(recipe.data.validation, run_dir.parent / "stores")
+    for pairs in validation_sets(stores, recipe.data.validation_pairs):
         distances = pairs.distances(lambda p: describe(net, p, torch.device("cpu")))
         path = out / f"distances-{pairs.name}.png"
         drawn.append(_draw_distances(distances, pairs.pairs.labels, pairs.name, path))
@@ -111,11 +111,21 @@ def _weight_functions(run_dir: Path, recipe: Recipe) -> dict[str, Curve]:
     loss.load_state_dict(kept)
     if isinstance(loss, Sdgm):
         return _sdgm_weights(loss)
-    if isinstance(loss, DynamicSoftMargin) and "distribution.histogram" in kept:
-        histogram = kept["distribution.histogram"].numpy()
-        x = np.linspace(-2, 2, len(histogram))
-        return {"density": (x, histogram / histogram.max()), "CDF": (x, np.cumsum(histogram))}
+    if isinstance(loss, DynamicSoftMargin) and isinstance(loss.distribution, MovingHistogram):
+        return cdf_weights(loss.distribution, loss.options.distribution)
     return {}
+
+
+def cdf_weights(distribution: MovingHistogram, kind: str) -> dict[str, Curve]:
+    """Return the density that a dynamic soft margin has seen, and the weight it gives by it."""
+    histogram = distribution.histogram.numpy()
+    x = np.linspace(distribution.low, distribution.high, len(histogram))
+    cumulative = np.cumsum(histogram / histogram.sum())
+    density = (x, histogram / histogram.max())
+    if kind == "negative":
+        return {"density of d-": density, "weight, 1 - CDF": (x, 1.0 - cumulative)}
+    name = "d+" if kind == "positive" else "d+ - d-"
+    return {f"density of {name}": density, "weight, CDF": (x, cumulative)}
 
 
 def _newest_state(run_dir: Path) -> dict[str, torch.Tensor]:

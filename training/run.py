@@ -29,7 +29,7 @@ from training.recipe import Recipe, check_recipe, parse_recipe
 from training.samplers import SAMPLERS, AdaSampleSamplerOptions
 from training.schedule import build_optimizer
 from training.toml import read_toml
-from training.validation import ValidationSet
+from training.validation import ValidationSet, validation_sets
 
 RECIPE_FILE = "recipe.toml"
 SAMPLES_FILE = "samples.npy"
@@ -117,7 +117,7 @@ def open_run(run_dir: Path) -> Run:
         device=device,
         state=state,
         batches=build_batches(recipe, train_stores, state.sampler.candidates),
-        validation=[ValidationSet.of(s, recipe.data.validation_pairs) for s in validation],
+        validation=validation_sets(validation, recipe.data.validation_pairs),
         features=torch.compile(features) if recipe.run.compile else features,
         entries=entries,
         notes=notes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,20 @@ class ValidationSet:
     def fpr95(self, describe: Callable[[UInt8], NDArray[Any]]) -> float:
         """Return the false positive rate at 95 % recall."""
         return fpr95(self.distances(describe), self.pairs.labels)
+
+
+def validation_sets(stores: Iterable[PatchStore], pairs: int) -> list[ValidationSet]:
+    """Draw `pairs` pairs of each store; one of a name that was taken gets a number after it."""
+    sets: list[ValidationSet] = []
+    taken: set[str] = set()
+    for store in stores:
+        drawn = ValidationSet.of(store, pairs)
+        name, number = drawn.name, 2
+        while name in taken:
+            name, number = f"{drawn.name}-{number}", number + 1
+        taken.add(name)
+        sets.append(replace(drawn, name=name))
+    return sets
 
 
 @torch.no_grad()

@@ -23,10 +23,9 @@ from training.ranges import CountOrNone, Distance, NotNegative, Rate
 
 Distribution = Literal["difference", "positive", "negative", "gaussian"]
 
-# Where d+ - d-, and a single distance, can lie.
+# Where d+ - d-, and a single distance, can lie; a normal distribution has no bounds.
 _RANGES: dict[Distribution, tuple[float, float]] = {
     "difference": (-2.0, 2.0),
-    "gaussian": (-2.0, 2.0),
     "positive": (0.0, 2.0),
     "negative": (0.0, 2.0),
 }

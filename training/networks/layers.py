@@ -49,7 +49,8 @@ class Standardise(nn.Module):
         count = patches.shape[-1] * patches.shape[-2]
         with torch.no_grad():
             mean = patches.mean((1, 2, 3), keepdim=True)
-            centred = patches - mean
+        centred = patches - mean
+        with torch.no_grad():
             variance = (centred * centred).sum((1, 2, 3), keepdim=True) / (count - 1)
         return centred / (variance.sqrt() + 1e-7)
 

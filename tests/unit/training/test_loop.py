@@ -3,6 +3,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from training_runs import Stopped, new_run, stop_at, tiny
@@ -18,7 +19,8 @@ from training.checkpoint import (
 from training.errors import CheckpointError, NonFiniteLoss, RecipeError
 from training.loop import train
 from training.methods import METHODS
-from training.plot import plot_run
+from training.methods.cdf import CdfOptions
+from training.plot import cdf_weights, plot_run
 from training.recipe import recipe_from_table
 from training.report import read_log
 from training.run import choose_device, create_run, open_run, read_recipe
@@ -111,6 +113,26 @@ def test_a_run_leaves_what_it_should(tmp_path: Path) -> None:
 def test_weight_functions_are_drawn(name: str, tmp_path: Path) -> None:
     run_dir = train(new_run(tmp_path, **RUNS[name], run={"steps": 2}))
     assert (tmp_path / "plots" / "weights.png") in plot_run(run_dir, tmp_path / "plots")
+
+
+@pytest.mark.parametrize("kind", ["difference", "positive", "negative"])
+def test_the_drawn_weights_are_those_of_the_loss(kind: str) -> None:
+    loss = METHODS["cdf"].build(CdfOptions(distribution=kind, bins=41), "unit", 64)
+    generator = torch.Generator().manual_seed(0)
+    positive, negative = torch.rand(2, 64, generator=generator, dtype=torch.float64) * 1.9
+    given = loss.weights(positive, negative)
+    (_, density), (label, (x, drawn)) = cdf_weights(loss.distribution, kind).items()
+    at = {"difference": positive - negative, "positive": positive, "negative": negative}[kind]
+    below = np.searchsorted(x, at.numpy(), side="right") - 1
+    assert drawn[below] == pytest.approx(given.numpy())
+    assert density[0].tolist() == x.tolist()
+    assert ("1 - CDF" in label) == (kind == "negative")
+
+
+def test_validation_sets_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    twice = [{"path": "synthetic:2:150", "scenes": [f"texture-{n}"]} for n in (0, 1)]
+    run = open_run(new_run(tmp_path, data={"validation": twice}))
+    assert [s.name for s in run.validation] == ["synthetic-2-150", "synthetic-2-150-2"]
 
 
 def test_a_nan_stops_and_saves_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

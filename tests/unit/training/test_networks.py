@@ -70,6 +70,10 @@ def test_standardise_is_detached_and_exact_on_constant_patches() -> None:
     out = Standardise()(x)
     torch.testing.assert_close(out.mean((1, 2, 3)), torch.zeros(6), atol=1e-5, rtol=0)
     torch.testing.assert_close(out.std((1, 2, 3)), torch.ones(6))
+    # Mean and deviation are constants for the gradient: each pixel sees its own scale alone.
+    out.sum().backward()
+    scale = 1 / x.detach().std((1, 2, 3), keepdim=True)
+    torch.testing.assert_close(x.grad, scale.expand_as(x))
     assert Standardise()(torch.full((1, 1, 32, 32), 200.0)).abs().max() == 0
 
 
