@@ -7,17 +7,22 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from types import FrameType
 
 import uvicorn
-from uvicorn.supervisors import Multiprocess
+from fastapi import FastAPI
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import multiprocess
 
 from matchserve.api import logs
 from matchserve.api.app import create_app
 from matchserve.api.protocol import DeadlineProtocol, set_deadlines
 from matchserve.engine.memory import share_heaps
+from matchserve.errors import MatchServeError, ModelError
 from matchserve.settings import Settings, load_settings, to_environment
 
 MAX_HEADER_BYTES = 65_536
@@ -65,20 +70,70 @@ class DrainingServer(uvicorn.Server):
         """The first signal drains; a second one ends the process at once."""
         if self.should_exit:
             _leave(128 + sig)
-        service = getattr(self.config.loaded_app, "state", None)
-        if service is not None:
-            service.service.is_draining = True
+        app = _application(self.config)
+        if app is not None:
+            app.state.service.is_draining = True
         _log.info("draining: no new connections, up to %d s for what was taken",
                   self.config.timeout_graceful_shutdown or 0)  # fmt: skip
         self.should_exit = True
 
 
-def worker_app() -> object:
+class WorkerServer(DrainingServer):
+    """The server of one of several processes; the parent tells it when to end."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Ctrl-C reaches every process, and the parent's SIGTERM would be the second signal."""
+        if sig != signal.SIGINT:
+            super().handle_exit(sig, frame)
+
+
+class DrainingProcess(multiprocess.Process):
+    """A worker that drains and ends as a single process does."""
+
+    @property
+    def server(self) -> uvicorn.Server:
+        """The server that runs in the worker."""
+        if self._server is None:
+            self._server = WorkerServer(self.config)
+        return self._server
+
+    def target(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve, in the worker."""
+        super().target(sockets)
+        _leave(0)
+
+
+class DrainingProcesses(multiprocess.Multiprocess):
+    """The parent of several workers."""
+
+    def exit_code(self) -> int:
+        """How it ended: a second signal, a worker that cannot start, or as it should."""
+        if self.signal_queue:
+            return 128 + self.signal_queue[0]
+        has_failed = any(worker.exitcode == STARTUP_FAILURE for worker in self.processes)
+        return ModelError.exit_code if has_failed else 0
+
+    def join_all(self) -> None:
+        """Wait for the workers to drain; a second signal ends them at once."""
+        while any(worker.process.is_alive() for worker in self.processes):
+            if self.signal_queue:
+                for worker in self.processes:
+                    worker.process.kill()
+            time.sleep(0.05)
+        super().join_all()
+
+
+def worker_app() -> FastAPI:
     """The application of one worker process, from the environment that `serve` prepared."""
     settings = load_settings()
     logs.configure(settings.log_format)
     _prepare_process(settings)
-    return create_app(settings)
+    try:
+        return create_app(settings)
+    except MatchServeError as error:
+        # The next worker would fail the same way: this code tells the parent to give up.
+        _log.error("cannot serve: %s", error.message)
+        sys.exit(STARTUP_FAILURE)
 
 
 def _serve_processes(settings: Settings) -> int:
@@ -86,8 +141,18 @@ def _serve_processes(settings: Settings) -> int:
     os.environ.update(to_environment(settings))
     config = _config(settings, factory=True)
     sock = config.bind_socket()
-    Multiprocess(config, sockets=[sock]).run()
-    return 0
+    multiprocess.Process = DrainingProcess  # type: ignore[misc]  # there is no other way in
+    parent = DrainingProcesses(config, sockets=[sock])
+    parent.run()
+    return parent.exit_code()
+
+
+def _application(config: uvicorn.Config) -> FastAPI | None:
+    """The application inside whatever uvicorn has wrapped around it."""
+    app = getattr(config, "loaded_app", None)
+    while app is not None and not isinstance(app, FastAPI):
+        app = getattr(app, "app", None)
+    return app
 
 
 def _config(settings: Settings, *, factory: bool) -> uvicorn.Config:

@@ -91,11 +91,12 @@ def test_a_damaged_model_is_not_ready_and_harms_no_other(tmp_path: Path, name: s
         assert client.get("/healthz").status_code == 200
 
 
-def test_strict_refuses_to_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_strict_refuses_to_start(tmp_path: Path, workers: str) -> None:
     flipped(write_tiny_model(tmp_path / "broken"))
     done = subprocess.run(
         [sys.executable, "-m", "matchserve", "serve", "--strict", "--port", "0",
-         "--models-dir", str(tmp_path)],
+         "--models-dir", str(tmp_path), "--workers", workers],
         capture_output=True,
         text=True,
         timeout=60,

@@ -16,8 +16,12 @@ import httpx
 import numpy as np
 import psutil
 import pytest
+import uvicorn
 
+from matchserve.api.app import create_app
+from matchserve.api.serve import DrainingServer, WorkerServer
 from matchserve.pattern import generate_pair
+from matchserve.settings import Settings
 from tests.conftest import encoded
 from tests.server_process import ServerProcess, running_server
 
@@ -51,20 +55,27 @@ def is_refused(server: ServerProcess) -> bool:
 
 
 @pytest.mark.parametrize(
-    "rounds", [1, pytest.param(20, marks=pytest.mark.slow)], ids=["once", "often"]
+    ("rounds", "workers"),
+    [(1, 1), (1, 2), pytest.param(20, 1, marks=pytest.mark.slow)],
+    ids=["once", "two-workers", "often"],
 )
-def test_sigterm_with_eight_in_flight(tmp_path: Path, images: Images, rounds: int) -> None:
+def test_sigterm_with_eight_in_flight(
+    tmp_path: Path, images: Images, rounds: int, workers: int
+) -> None:
     seed = random.Random(4)
     for _ in range(rounds):
-        with running_server(tmp_path, cache_bytes=0, deadline_s=60, drain_s=60) as server:
+        with running_server(
+            tmp_path, cache_bytes=0, deadline_s=60, drain_s=60, workers=workers, waiting=8
+        ) as server:
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 asked = [
                     pool.submit(httpx.post, f"{server.url}/v1/match", files=images, timeout=90)
                     for _ in range(8)
                 ]
-                while in_flight(server) < 8 and not any(a.done() for a in asked):
+                # Of two workers each knows its own only, so the others are given a moment more.
+                while in_flight(server) < 8 // workers and not any(a.done() for a in asked):
                     time.sleep(0.01)
-                time.sleep(seed.uniform(0, 0.3))
+                time.sleep(seed.uniform(0, 0.3) + 0.5 * (workers - 1))
                 server.process.send_signal(signal.SIGTERM)
                 time.sleep(0.5)
                 is_over = server.process.poll() is not None
@@ -76,17 +87,36 @@ def test_sigterm_with_eight_in_flight(tmp_path: Path, images: Images, rounds: in
             assert time.monotonic() - end < 2
 
 
-def test_a_second_sigterm_ends_at_once(tmp_path: Path, images: Images) -> None:
-    with running_server(tmp_path, cache_bytes=0) as server:
+def test_a_signal_makes_it_not_ready_at_once() -> None:
+    app = create_app(Settings())
+    config = uvicorn.Config(app, log_config=None)
+    config.load()
+    assert not app.state.service.is_draining
+    DrainingServer(config).handle_exit(signal.SIGTERM, None)
+    assert app.state.service.is_draining
+    app.state.service.close()
+
+
+def test_an_interrupted_worker_waits_for_its_parent() -> None:
+    server = WorkerServer(uvicorn.Config("matchserve.api.serve:worker_app"))
+    server.handle_exit(signal.SIGINT, None)
+    assert not server.should_exit
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_second_sigterm_ends_at_once(tmp_path: Path, images: Images, workers: int) -> None:
+    with running_server(tmp_path, cache_bytes=0, workers=workers) as server:
         pool = concurrent.futures.ThreadPoolExecutor(6)
         asked = [
             pool.submit(httpx.post, f"{server.url}/v1/match", files=images, timeout=60)
             for _ in range(6)
         ]
-        while in_flight(server) < 6 and not any(a.done() for a in asked):
+        while in_flight(server) < 6 // workers and not any(a.done() for a in asked):
             time.sleep(0.01)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        time.sleep(0.2 if workers == 1 else 0.8)  # a parent looks twice a second
         server.process.send_signal(signal.SIGTERM)
         start = time.monotonic()
         assert server.process.wait(5) == 128 + signal.SIGTERM
