@@ -29,4 +29,5 @@ def write_text_whole(path: Path, text: str) -> None:
 def sweep(directory: Path) -> None:
     """Remove what interrupted writes left; for the one process that writes there."""
     for stray in directory.glob(".*.partial"):
-        stray.unlink(missing_ok=True)
+        if stray.is_file():
+            stray.unlink(missing_ok=True)

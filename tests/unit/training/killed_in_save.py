@@ -17,11 +17,14 @@ where, which = sys.argv[1], int(sys.argv[2])
 seen = 0
 
 
-def die_when_due() -> None:
+def is_due() -> bool:
     global seen
     seen += 1
-    if seen == which:
-        os.kill(os.getpid(), signal.SIGKILL)
+    return seen == which
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 original_fsync, original_replace = os.fsync, Path.replace
@@ -30,15 +33,15 @@ original_fsync, original_replace = os.fsync, Path.replace
 def fsync(descriptor: int) -> None:
     # Neither a directory's flush nor that of another file is the one meant here.
     name = Path(f"/proc/self/fd/{descriptor}").readlink().name
-    if where == "write" and "step-" in name:
+    if where == "write" and "step-" in name and is_due():
         os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
-        die_when_due()
+        die()
     original_fsync(descriptor)
 
 
 def replace(self: Path, target: Path) -> Path:
-    if where == "rename" and "step-" in str(target):
-        die_when_due()
+    if where == "rename" and "step-" in str(target) and is_due():
+        die()
     return original_replace(self, target)
 
 
