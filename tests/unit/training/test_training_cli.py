@@ -33,6 +33,12 @@ def test_networks_and_recipes_are_listed(
     [
         (["train", "nonsense"], 2, "no recipe 'nonsense'"),
         (["train", "synthetic", "--set", "optim.lrr=1"], 2, "did you mean 'lr'?"),
+        (["train", "synthetic", "--set", "loss.margin=1.0"], 2, "synthetic.toml: loss.margin: exp"),
+        (
+            ["train", "synthetic", "--set", "seed=-1"],
+            2,
+            "synthetic.toml: seed: expected",
+        ),
         (["train", "sdgm-paper"], 65, "expected a patch store"),
         (["export", "nowhere", "-o", "m"], 2, "nowhere/recipe.toml: cannot be read"),
         (["verify", "sdgn"], 2, "did you mean 'sdgm'?"),
