@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn import _subprocess
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
@@ -141,10 +143,22 @@ def _serve_processes(settings: Settings) -> int:
     os.environ.update(to_environment(settings))
     config = _config(settings, factory=True)
     sock = config.bind_socket()
+    _start_workers_fast()
     multiprocess.Process = DrainingProcess  # type: ignore[misc]  # there is no other way in
     parent = DrainingProcesses(config, sockets=[sock])
     parent.run()
     return parent.exit_code()
+
+
+def _start_workers_fast() -> None:
+    """Fork workers from a process that has imported everything and run nothing.
+
+    Most of the time in which a worker starts is imports, and a killed one is missed meanwhile.
+    FAISS and ONNX Runtime are left to the workers: a GPU does not survive a fork.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["matchserve.cli", __name__])
+    _subprocess.spawn = context  # type: ignore[assignment]
 
 
 def _application(config: uvicorn.Config) -> FastAPI | None:

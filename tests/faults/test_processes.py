@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -24,6 +25,7 @@ from matchserve.pattern import generate_pair
 from matchserve.settings import Settings
 from tests.conftest import encoded
 from tests.server_process import ServerProcess, running_server
+from tests.tiny_models import write_tiny_model
 
 Images = dict[str, bytes]
 
@@ -169,6 +171,29 @@ class Bystanders:
             thread.join()
 
 
+def test_a_killed_worker_is_replaced_and_runs_networks(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "models" / "tiny")
+    patch: dict[str, Any] = {
+        "content": bytes(32 * 32),
+        "headers": {"Content-Type": "application/octet-stream"},
+    }
+    with running_server(tmp_path, workers=2, models_dir=tmp_path / "models") as server:
+        wait_for_starts(server, 2)
+        for worker in listening(server):
+            starts = started(server)
+            worker.kill()
+            assert wait_for_starts(server, starts + 1) < 5
+        answer = httpx.post(f"{server.url}/v1/patches?model=tiny", timeout=30, **patch)
+        assert answer.status_code == 200
+        assert server.stop() == 0
+
+
+def listening(server: ServerProcess) -> list[psutil.Process]:
+    """The workers: the processes below the first that hold its socket."""
+    below = psutil.Process(server.process.pid).children(recursive=True)
+    return [p for p in below if any(c.laddr.port == server.port for c in p.net_connections("tcp"))]
+
+
 @pytest.mark.slow
 def test_kill_9_of_a_worker_harms_its_own_request_only(
     tmp_path: Path,
@@ -185,6 +210,7 @@ def test_kill_9_of_a_worker_harms_its_own_request_only(
                 f"\n20 workers killed; replaced after {np.median(times):.1f} s in the middle, "
                 f"{max(times):.1f} s at most; others saw {Counter(others.statuses)}"
             )
+        assert np.median(times) <= 5
         assert others.lost == 0
         assert set(others.statuses) <= {200, 429}
         assert others.statuses.count(200) > 20
