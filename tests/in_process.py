@@ -18,6 +18,8 @@ from matchserve.settings import Settings
 
 @contextmanager
 def served(**settings: Any) -> Iterator[tuple[httpx.Client, Service]]:
+    if "models_dir" in settings:  # a folder of one's own lacks the shipped default
+        settings = {"default_model": "rootsift", **settings}
     app = create_app(Settings(**settings))
     config = uvicorn.Config(app, port=0, log_config=None, ws="none", http="h11")
     server = uvicorn.Server(config)

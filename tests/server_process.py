@@ -32,6 +32,8 @@ class ServerProcess:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = log
+        if "models_dir" in settings:  # a folder of one's own lacks the shipped default
+            settings = {"default_model": "rootsift", **settings}
         clean = {k: v for k, v in os.environ.items() if not k.startswith("MATCHSERVE_")}
         variables = {f"MATCHSERVE_{k.upper()}": str(v) for k, v in settings.items()}
         with log.open("wb") as sink:

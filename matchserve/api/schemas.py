@@ -167,10 +167,11 @@ def form_schema(fields: type[BaseModel], *files: str) -> dict[str, Any]:
     return form.model_json_schema()
 
 
+_IMAGE_TEXT = "JPEG, PNG or WebP; TIFF is read by the command line only."
 _FILE_TEXT = {
-    "image": "JPEG, PNG or WebP.",
-    "image0": "JPEG, PNG or WebP.",
-    "image1": "JPEG, PNG or WebP.",
+    "image": _IMAGE_TEXT,
+    "image0": _IMAGE_TEXT,
+    "image1": _IMAGE_TEXT,
     "features0": "npz, as POST /v1/features answers with Accept: application/x-npz.",
     "features1": "npz, as POST /v1/features answers with Accept: application/x-npz.",
 }
@@ -201,11 +202,19 @@ class MatchAnswer(BaseModel):
     image1: Size
     keypoints0: list[list[float]]
     keypoints1: list[list[float]]
-    matches: list[list[int]]
-    scores: list[float]
-    inliers: list[bool]
+    matches: Annotated[list[list[int]], Field(description="Rows of keypoints0 and of keypoints1.")]
+    scores: Annotated[
+        list[float], Field(description="Of each match: 1 for equal descriptors, 0 for opposite.")
+    ]
+    inliers: Annotated[
+        list[bool], Field(description="Of each match: whether it agrees with the geometry.")
+    ]
     geometry: Geometry
-    same_scene: float | None
+    same_scene: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="Probability that both images show one scene; "
+              "null when no geometry was asked for."),
+    ]  # fmt: skip
     truncated: bool
     timings_ms: dict[str, float]
 
@@ -214,7 +223,9 @@ class FeaturesAnswer(BaseModel):
     """A described image."""
 
     model: str
-    fingerprint: str
+    fingerprint: Annotated[
+        str, Field(description="Which file of that model made the descriptors; send it back.")
+    ]
     coordinate_convention: Literal["pixel_center_0"]
     image_size: list[int]
     keypoints: list[list[float]]

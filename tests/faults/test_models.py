@@ -96,7 +96,7 @@ def test_strict_refuses_to_start(tmp_path: Path, workers: str) -> None:
     flipped(write_tiny_model(tmp_path / "broken"))
     done = subprocess.run(
         [sys.executable, "-m", "matchserve", "serve", "--strict", "--port", "0",
-         "--models-dir", str(tmp_path), "--workers", workers],
+         "--models-dir", str(tmp_path), "--default-model", "sift", "--workers", workers],
         capture_output=True,
         text=True,
         timeout=60,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matchserve.hardware import available_cpus
+from matchserve.models.registry import DEFAULT_MODEL
 from tests.load.driver import Seen, closed_loop, encoded_body, lone_median_s, pairs
 from tests.server_process import ServerProcess, running_server
 
@@ -103,7 +104,7 @@ def measure(server: ServerProcess, seconds: float, lone_requests: int = 50) -> F
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--model", default="rootsift")
+    parser.add_argument("--model", default=DEFAULT_MODEL)
     chosen = parser.parse_args()
     for title, settings in (
         ("one core for each request", {"lone_request_threads": 1}),

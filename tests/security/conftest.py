@@ -14,7 +14,8 @@ from tests.server_process import ServerProcess, running_server
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with running_server(tmp_path_factory.mktemp("attacked"), receive_s=2) as running:
+    folder = tmp_path_factory.mktemp("attacked")
+    with running_server(folder, receive_s=2, default_model="rootsift") as running:
         yield running
 
 

@@ -32,7 +32,7 @@ def test_everything_the_service_offers(
         np.testing.assert_array_equal(again.matches, direct["matches"])
         rows = client.patches(np.zeros((3, 32, 32), np.uint8) + 7, model="tiny")
         assert rows.shape == (3, 16)
-        assert "rootsift" in {m["name"] for m in client.models()["models"]}
+        assert "tiny" in {m["name"] for m in client.models()["models"]}
         picture = client.match_as("image/png", pair["image0"], pair["image1"])
         assert picture.startswith(b"\x89PNG")
 

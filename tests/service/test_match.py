@@ -125,6 +125,20 @@ def test_features_then_match_equals_match(
     assert again.json()["model"] == model
 
 
+def test_features_say_which_file_of_a_model_made_them(http: httpx.Client, pair: Pair) -> None:
+    fields = {"model": "tiny", "max_keypoints": "50"}
+    described = http.post("/v1/features", files={"image": pair["image0"]}, data=fields).json()
+    assert described["fingerprint"]
+    both = {"features0": described, "features1": described}
+    for path in ("/v1/features/match", "/v1/match"):
+        assert http.post(path, json=both).status_code == 200
+    unknown = {key: value for key, value in described.items() if key != "fingerprint"}
+    assert http.post("/v1/features/match", json={**both, "features1": unknown}).status_code == 200
+    other = {**described, "fingerprint": "0" * 16}
+    answer = http.post("/v1/features/match", json={**both, "features1": other})
+    assert (answer.status_code, answer.json()["code"]) == (422, "feature_mismatch")
+
+
 @pytest.mark.parametrize("how", ["list", "base64"])
 def test_an_image_without_keypoints_goes_all_the_way(http: httpx.Client, how: str) -> None:
     flat = encoded(np.full((64, 64), 99, np.uint8))
@@ -198,6 +212,7 @@ def test_exif_is_applied_or_ignored(http: httpx.Client, photograph: np.ndarray) 
 def test_models_info_and_health(http: httpx.Client) -> None:
     listed = http.get("/v1/models").json()
     assert {m["name"] for m in listed["models"]} == {"sift", "rootsift", "tiny", "tiny-bits"}
+    assert listed["default"] == "rootsift"
     assert http.get("/v1/models/tiny").json()["sha256"]
     info = http.get("/info").json()
     assert info["models"]["tiny"]["provider"] == "CPUExecutionProvider"
