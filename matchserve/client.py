@@ -34,6 +34,8 @@ NPZ = "application/x-npz"
 RETRY_STATUSES = (429, 502, 503)
 DEFAULT_WAIT_S = 1.0
 MAX_WAIT_S = 30.0
+# The connection was kept too long, or its process died; a question may be asked again.
+BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
 class ServiceError(MatchServeError):
@@ -92,7 +94,8 @@ class _Call:
 
 def _wait_s(answer: httpx.Response) -> float:
     try:
-        return min(MAX_WAIT_S, float(answer.headers.get("retry-after", DEFAULT_WAIT_S)))
+        wait_s = float(answer.headers.get("retry-after", DEFAULT_WAIT_S))
+        return max(0.0, min(MAX_WAIT_S, wait_s))
     except ValueError:
         return DEFAULT_WAIT_S
 
@@ -178,7 +181,8 @@ def _headers(api_key: str | None) -> dict[str, str]:
 class Client:
     """A service, asked one thing at a time; close it, or use it in a `with` block.
 
-    A busy service (429, 503) is asked again after the time it names, `retries` times.
+    A busy service (429, 502, 503) is asked again after the time it names, `retries` times; a
+    connection that breaks is made anew once.
     """
 
     def __init__(
@@ -252,9 +256,12 @@ class Client:
 
     def _request(self, call: _Call) -> httpx.Response:
         try:
-            return self._http.request(call.method, call.path, **call.options())
+            try:
+                return self._http.request(call.method, call.path, **call.options())
+            except BROKEN:
+                return self._http.request(call.method, call.path, **call.options())
         except httpx.TransportError as error:
-            raise Unreachable(f"no service at {self._http.base_url}: {error}") from error
+            raise Unreachable(f"no answer from {self._http.base_url}: {error}") from error
 
 
 class AsyncClient:
@@ -328,6 +335,9 @@ class AsyncClient:
 
     async def _request(self, call: _Call) -> httpx.Response:
         try:
-            return await self._http.request(call.method, call.path, **call.options())
+            try:
+                return await self._http.request(call.method, call.path, **call.options())
+            except BROKEN:
+                return await self._http.request(call.method, call.path, **call.options())
         except httpx.TransportError as error:
-            raise Unreachable(f"no service at {self._http.base_url}: {error}") from error
+            raise Unreachable(f"no answer from {self._http.base_url}: {error}") from error

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from matchserve.cli import app
-from matchserve.client import AsyncClient, Client, ServiceError, Unreachable
+from matchserve.client import AsyncClient, Client, ServiceError, Unreachable, _wait_s
 from tests.server_process import ServerProcess, free_port
 
 Pair = dict[str, bytes]
@@ -68,6 +68,31 @@ def test_a_busy_service_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPa
     with Client("http://x", transport=httpx.MockTransport(lambda _: answers.pop(0))) as client:
         assert client.models()["default"] == "x"
     assert waits == [7.0, 1.0]
+
+
+@pytest.mark.parametrize(("said", "waited"), [("-5", 0.0), ("nan", 30.0), ("1e9", 30.0)])
+def test_no_retry_after_is_waited_for_blindly(said: str, waited: float) -> None:
+    assert _wait_s(httpx.Response(429, headers={"Retry-After": said})) == waited
+
+
+def test_a_broken_connection_is_made_anew_once() -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if len(asked) in (1, 3, 4):
+            raise httpx.ReadError("reset by peer")
+        return httpx.Response(200, json={"default": "x"})
+
+    async def ask() -> None:
+        async with AsyncClient("http://x", transport=httpx.MockTransport(handle)) as client:
+            await client.models()
+
+    with Client("http://x", transport=httpx.MockTransport(handle)) as client:
+        assert client.models() == {"default": "x"}
+    with pytest.raises(Unreachable):
+        asyncio.run(ask())
+    assert len(asked) == 4
 
 
 def test_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
