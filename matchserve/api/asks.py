@@ -28,13 +28,15 @@ from matchserve.api.schemas import (
 from matchserve.encoding import features_from_fields
 from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
-from matchserve.settings import Settings
+from matchserve.settings import BYTES_PER_MEGAPIXEL, Settings
 from matchserve.types import Features
 from matchserve.vision.decode import read_size
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 
 MAX_DESCRIPTOR_BYTES = 1 << 26
+# Measured at its most, for RGBA and 16-bit PNG; JPEG takes 4.
+DECODE_BYTES_PER_PIXEL = 20
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Fields = TypeVar("Fields", bound=DetectFields)
@@ -53,7 +55,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class ImagesAsk(Generic[Fields]):
-    """One or two encoded images to be described, and their working size together."""
+    """One or two encoded images to be described, and the size that their memory goes with."""
 
     images: tuple[bytes, ...]
     fields: Fields
@@ -227,8 +229,9 @@ def _images(
 
 
 def _megapixels(image: bytes, fields: DetectFields, settings: Settings) -> float:
-    """Of the image as it will be worked on."""
+    """What it takes in memory: as it will be worked on, or whole while it is decoded."""
     width, height = read_size(image, formats=FORMATS, limits=settings.limits())
     side = fields.max_side or settings.working_side
     scale = min(1.0, side / max(width, height))
-    return width * height * scale * scale / 1e6
+    decoding = DECODE_BYTES_PER_PIXEL * 1e6 / BYTES_PER_MEGAPIXEL
+    return width * height * max(scale * scale, decoding) / 1e6

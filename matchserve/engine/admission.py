@@ -138,7 +138,7 @@ class Admission:
         if megapixels > self.places.megapixels:
             raise ImageTooLarge(
                 f"{megapixels:.1f} working megapixels, at most {self.places.megapixels:.1f} fit "
-                "in memory here; send a smaller max_side",
+                "in memory here; send a smaller max_side, or smaller images",
                 limit=self.places.megapixels,
                 value=megapixels,
             )

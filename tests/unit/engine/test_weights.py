@@ -1,0 +1,40 @@
+"""A request weighs what it takes in memory, not what it says it will work on."""
+
+from __future__ import annotations
+
+import io
+
+import httpx
+import pytest
+from PIL import Image as Pillow
+
+from matchserve.api.asks import Body, ImagesAsk, match_ask
+from matchserve.api.body import MULTIPART
+from matchserve.settings import Settings
+
+
+def weight(size: tuple[int, int], **fields: str) -> float:
+    buffer = io.BytesIO()
+    Pillow.new("L", size).save(buffer, "PNG")
+    files = {"image0": buffer.getvalue(), "image1": buffer.getvalue()}
+    request = httpx.Request("POST", "http://x", files=files, data=fields)
+    boundary = request.headers["Content-Type"].partition("boundary=")[2].encode()
+
+    def no_card(name: str) -> object:
+        raise AssertionError(name)
+
+    ask = match_ask(Body(request.read(), MULTIPART, boundary), Settings(), no_card)  # type: ignore[arg-type]
+    assert isinstance(ask, ImagesAsk)
+    return ask.megapixels
+
+
+def test_a_small_image_weighs_its_pixels() -> None:
+    assert weight((640, 480)) == pytest.approx(2 * 0.3072)
+
+
+def test_a_reduced_image_weighs_its_working_size() -> None:
+    assert weight((4096, 2048)) == pytest.approx(2 * 2048 * 1024 / 1e6)
+
+
+def test_a_large_image_weighs_its_decoding_however_small_it_becomes() -> None:
+    assert weight((6000, 4000), max_side="16") == pytest.approx(2 * 24 / 12)
