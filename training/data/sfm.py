@@ -152,16 +152,23 @@ def promising_pairs(features: Mapping[str, Features], options: SfmOptions) -> li
 
 
 def run_mapper(
-    workspace: Path, options: SfmOptions, *, refine_intrinsics: bool = True
+    workspace: Path,
+    options: SfmOptions,
+    *,
+    refine_intrinsics: bool = True,
+    has_two_view_points: bool = True,
 ) -> Any | None:
-    """Reconstruct from `workspace/database.db`; keep the largest model, or nothing."""
+    """Reconstruct from `workspace/database.db`; keep the largest model, or nothing.
+
+    COLMAP by default makes no points that only two images see: `has_two_view_points=False`.
+    """
     pipeline = pycolmap.IncrementalPipelineOptions()
     pipeline.min_model_size = 3
     pipeline.multiple_models = True
     pipeline.extract_colors = False
     pipeline.num_threads = options.threads
     pipeline.random_seed = options.seed
-    pipeline.triangulation.ignore_two_view_tracks = False
+    pipeline.triangulation.ignore_two_view_tracks = not has_two_view_points
     if not refine_intrinsics:
         pipeline.ba_refine_focal_length = False
         pipeline.ba_refine_extra_params = False

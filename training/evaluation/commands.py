@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -83,9 +84,10 @@ def evaluate(
     )
     options = replace(options, workspace=cache / "work")
     result = run(load_models(models, options), data, options)
-    table = tables.to_markdown(result, _command())
+    command = shown_command(sys.argv[1:])
+    table = tables.to_markdown(result, command)
     typer.echo(table)
-    for path, text in ((json, tables.to_json(result, _command())), (markdown, table)):
+    for path, text in ((json, tables.to_json(result, command)), (markdown, table)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -114,10 +116,19 @@ def compare(
     typer.echo(comparing.to_markdown(found, model_a, model_b))
 
 
-def _command() -> str:
-    """The command as it was given, without the folders of this machine before the last."""
-    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
-    return " ".join(["python -m training", *words])
+# Where a run leaves its files says nothing about what it measured.
+_OUTPUTS = ("--json", "--markdown", "--plot", "--cache")
+
+
+def shown_command(words: list[str]) -> str:
+    """A command that prints the table again: no outputs, no folders above the data's own."""
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if word not in _OUTPUTS and before not in _OUTPUTS
+    ]
+    short = [Path(word).name if word.startswith("/") else word for word in kept]
+    return shlex.join(["python", "-m", "training", *short])
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
     protocol = {
         **options.protocol("max_keypoints", "ratio", "seed"),
         "matcher": "mutual nearest neighbour, all pairs up to 15 images",
-        "mapper": f"pycolmap {pycolmap.__version__} incremental",
+        "mapper": f"pycolmap {pycolmap.__version__} incremental, COLMAP's defaults",
         "centre_error": "root mean square after similarity alignment, in the unit of the truth",
     }
     return BenchmarkResult("sfm", protocol, stamp_of(**digests), results)
@@ -126,6 +126,7 @@ def _reconstruct(
         model=model.stamp,
         data=images.digest,
         known=bool(views),
+        mapper=2,
         **options.protocol("max_keypoints", "ratio", "seed"),
     )
     path = options.cache / f"sfm-{model.name}-{scene}-{stamp}.npz"
@@ -152,7 +153,7 @@ def _map_scene(
     rule = SfmOptions(ratio=options.ratio, seed=options.seed, threads=options.threads or -1)
     cameras = {name: _known_camera(views[name], features[name].size) for name in views}
     build_database(folder / "database.db", features, rule, cameras or None)
-    found = run_mapper(folder, rule, refine_intrinsics=not views)
+    found = run_mapper(folder, rule, refine_intrinsics=not views, has_two_view_points=False)
     shutil.rmtree(folder, ignore_errors=True)
     return _summary(found, len(images.images))
 

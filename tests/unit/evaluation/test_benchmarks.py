@@ -25,6 +25,7 @@ from training.data.recrop import recrop
 from training.errors import DataError
 from training.evaluation import homography, pairs, pose
 from training.evaluation.cameras import find_scenes, relative_pose
+from training.evaluation.commands import shown_command
 from training.evaluation.protocol import Options, load_models
 from training.evaluation.tables import read_json
 
@@ -273,3 +274,9 @@ def test_speed_measures_each_model_alone(sequences: Path, tmp_path: Path) -> Non
 def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no benchmark 'x'; there are homography, pose"):
         run("evaluate", "sift", "--benchmark", "x", "--data", str(tmp_path))
+
+
+def test_the_shown_command_leaves_out_where_files_went() -> None:
+    words = ["evaluate", "sift", "--json", "/x/r.json", "--data", "/big/dev", "--pattern", "o_*"]
+    expected = "python -m training evaluate sift --data dev --pattern 'o_*'"
+    assert shown_command(words) == expected
