@@ -137,7 +137,9 @@ def test_match_on_a_server_from_the_command_line(
     endings = {"json": "json", "npz": "npz", "draw": "png"}
     outputs = {name: tmp_path / f"out.{ending}" for name, ending in endings.items()}
     arguments = [word for name, path in outputs.items() for word in (f"--{name}", str(path))]
-    done = CliRunner().invoke(app, ["match", *paths, "--server", server.url, *arguments])
+    done = CliRunner().invoke(
+        app, ["match", *paths, "--server", server.url, "--model", "rootsift", *arguments]
+    )
     assert done.exit_code == 0, done.output
     direct = http.post("/v1/match", files=pair).json()
     assert json.loads(outputs["json"].read_bytes())["matches"] == direct["matches"]
