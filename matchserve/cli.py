@@ -72,7 +72,10 @@ def match(
     image0: Annotated[Path, typer.Argument(help="JPEG, PNG, WebP or TIFF.")],
     image1: Annotated[Path, typer.Argument(help="JPEG, PNG, WebP or TIFF.")],
     *,
-    model: Model = DEFAULT_MODEL,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model name or path to its directory.", show_default=DEFAULT_MODEL),
+    ] = None,
     max_keypoints: MaxKeypoints = 2048,
     ratio: Annotated[float | None, typer.Option(help="Lowe's ratio test, e.g. 0.85.")] = None,
     verify: Annotated[
@@ -98,7 +101,8 @@ def match(
     check_outputs((json, npz, draw), picture=draw)
     if server is not None:
         fields = {
-            "model": model, "max_keypoints": max_keypoints, "ratio": ratio, "verify": verify,
+            **({"model": model} if model is not None else {}),  # else the server's own default
+            "max_keypoints": max_keypoints, "ratio": ratio, "verify": verify,
             "threshold_px": threshold_px, "upright": upright, "max_side": max_side, "exif": exif,
         }  # fmt: skip
         _match_on_server(server, (image0, image1), fields, (json, npz, draw))
@@ -110,7 +114,7 @@ def match(
         verify=_verify_options(verify, threshold_px, camera0, camera1),
         exif=exif,
     )
-    matcher = Matcher(model, models_dir=models_dir, provider=provider)
+    matcher = Matcher(model or DEFAULT_MODEL, models_dir=models_dir, provider=provider)
     data0, data1 = read_file(image0), read_file(image1)
     result = matcher.match(data0, data1, options)
     if json is not None:

@@ -106,8 +106,13 @@ def _models(models_dir: Path | None, provider: str) -> list[Check]:
 def _matching(models_dir: Path | None, provider: str) -> Check:
     pattern0, pattern1, homography = generate_pair((640, 480), seed=1)
     try:
-        device = "auto" if DEFAULT_MODEL in handcrafted.NAMES else provider
-        matcher = Matcher(DEFAULT_MODEL, models_dir=models_dir, provider=device)
+        # A folder of one's own may lack the default model; the built-in ones are everywhere.
+        has_default = DEFAULT_MODEL in list_models(models_dir)
+        matcher = (
+            Matcher(DEFAULT_MODEL, models_dir=models_dir, provider=provider)
+            if has_default
+            else Matcher(handcrafted.NAMES[-1])
+        )
         start = time.perf_counter()
         result = matcher.match(pattern0, pattern1)
     except MatchServeError as error:

@@ -92,6 +92,7 @@ def result_npz(result: MatchResult) -> bytes:
         "geometry_matrix": matrix,
         "geometry_pose": pose,
         "geometry_confidence": np.array(verification.confidence),
+        "same_scene": np.array(np.nan if (p := same_scene(verification)) is None else p),
     }
     return npz_bytes(arrays)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import psutil
 import pytest
 
 from matchserve.pattern import generate
@@ -106,7 +107,9 @@ def test_doctor_fails_when_a_model_is_broken(tiny_model: Path) -> None:
 
 
 def test_bench_prints_ratios(files: tuple[Path, Path]) -> None:
-    done = run("bench", *files, "--rounds", 1, "--max-keypoints", 300, "--json", "-")
+    done = run(
+        "bench", *files, "--model", "rootsift", "--rounds", 1, "--max-keypoints", 300, "--json", "-"
+    )
     fields = orjson.loads(done.stdout)
     assert fields["pipelines"]["OpenCV SIFT + BF ratio"]["ratio"] == 1.0
     assert fields["pipelines"]["rootsift"]["ratio"] > 0
@@ -176,8 +179,10 @@ def test_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         [sys.executable, "-m", "matchserve", "match", str(image), str(image)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    time.sleep(2.5)
-    assert process.poll() is None
+    # Busy as soon as the pyramids are in memory.
+    while psutil.Process(process.pid).memory_info().rss < 500e6:
+        assert process.poll() is None
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     start = time.monotonic()
     _, errors = process.communicate(timeout=20)
