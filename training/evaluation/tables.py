@@ -108,7 +108,7 @@ def _cell(name: str, value: float | None) -> str:
         return "–"
     if _is_share(name):
         return f"{100 * value:.2f}"
-    if abs(value) >= 1000:
+    if abs(value) >= 1000 or value == int(value):
         return f"{value:.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
