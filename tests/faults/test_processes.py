@@ -160,6 +160,12 @@ class Bystanders:
                 except httpx.TransportError:
                     self.lost += 1
 
+    def wait_for_answers(self) -> None:
+        """Wait until everybody's request of now, or its second try, was answered."""
+        enough = len(self.statuses) + self.lost + 2 * len(self._threads)
+        while len(self.statuses) + self.lost < enough:
+            time.sleep(0.02)
+
     def __enter__(self) -> Bystanders:
         for thread in self._threads:
             thread.start()
@@ -204,7 +210,11 @@ def test_kill_9_of_a_worker_harms_its_own_request_only(
     with running_server(tmp_path, workers=2, cache_bytes=0) as server:
         wait_for_starts(server, 2)
         with Bystanders(server, small_images) as others:
-            times = [kill_the_worker_of_one_request(server, images) for _ in range(20)]
+            times = []
+            for _ in range(20):
+                times.append(kill_the_worker_of_one_request(server, images))
+                # Else the next kill would hit somebody's second try.
+                others.wait_for_answers()
         with capsys.disabled():
             print(  # noqa: T201
                 f"\n20 workers killed; replaced after {np.median(times):.1f} s in the middle, "
