@@ -16,7 +16,12 @@ from matchserve.errors import MatchServeError, ModelError
 from matchserve.matcher import Matcher
 from matchserve.models import handcrafted
 from matchserve.models.providers import import_onnxruntime, probe
-from matchserve.models.registry import DEFAULT_MODEL, list_models, load_descriptor
+from matchserve.models.registry import (
+    DEFAULT_MODEL,
+    list_models,
+    load_descriptor,
+    provider_for,
+)
 from matchserve.pattern import generate_pair
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
 from matchserve.vision.matching import gpu_count, import_faiss
@@ -94,8 +99,9 @@ def _models(models_dir: Path | None, provider: str) -> list[Check]:
             checks.append(Check(f"model {name}", ok=False, detail=card.message))
             continue
         try:
-            device = "auto" if name in handcrafted.NAMES else provider
-            descriptor = load_descriptor(name, models_dir=models_dir, provider=device)
+            descriptor = load_descriptor(
+                name, models_dir=models_dir, provider=provider_for(name, provider)
+            )
             detail = f"{card.dim}-d {card.kind}, runs on {descriptor.provider}"
             checks.append(Check(f"model {name}", ok=True, detail=detail))
         except MatchServeError as error:

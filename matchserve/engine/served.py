@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from matchserve.engine.batcher import Batcher, BatchPolicy
 from matchserve.engine.deadline import Deadline, DeadlineClock
 from matchserve.errors import ModelError
-from matchserve.models import handcrafted
 from matchserve.models.card import ModelCard
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.handcrafted import HandcraftedDescriptor
-from matchserve.models.registry import list_models, load_descriptor
+from matchserve.models.registry import list_models, load_descriptor, provider_for
 from matchserve.types import Image, Keypoints, UInt8
 from matchserve.vision.patches import crop
 
@@ -138,8 +137,7 @@ def load_models(
 def _load(
     name: str, options: LoadOptions, on_batch: Callable[[int, int], None]
 ) -> ServedModel | ModelError:
-    # The built-in descriptors know no device; a service on CUDA still offers them.
-    provider = "auto" if name in handcrafted.NAMES else options.provider
+    provider = provider_for(name, options.provider)
 
     def make() -> Descriptor:
         # One thread in each lane: two lanes beat one session with two threads by 1.4 to 1.7.

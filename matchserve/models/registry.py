@@ -70,6 +70,11 @@ def load_descriptor(
     return OnnxDescriptor(folder / model, provider=provider, threads=threads)
 
 
+def provider_for(model: str, provider: str) -> str:
+    """The provider to ask for when every model is loaded: the built-in ones know no device."""
+    return "auto" if model in handcrafted.NAMES else provider
+
+
 def _models_folder(models_dir: Path | None) -> Path:
     folder = models_dir or shipped_models_dir()
     if not folder.is_dir():
