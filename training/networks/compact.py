@@ -48,6 +48,8 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
         "patchify48": Shape((Conv(48, 4, 4), *[Conv(48)] * 2)),
         # 7.67 MMAC
         "patchify64": Shape((Conv(64, 4, 4), *[Conv(64)] * 3)),
+        # 3.56 MMAC
+        "compact40": Shape((Conv(16, 5, 2), Conv(40, 3, 2), *[Conv(40)] * 3)),
         # 4.92 MMAC
         "compact48": Shape((Conv(16, 5, 2), Conv(48, 3, 2), *[Conv(48)] * 3)),
         # 8.64 MMAC

@@ -28,6 +28,7 @@ def patches(count: int = 6, seed: int = 0) -> torch.Tensor:
         ("residual", {"head": "linear"}, 1_173_952, 226.8),
         ("patchify48", {}, 435_456, 3.10),
         ("patchify64", {}, 635_904, 7.67),
+        ("compact40", {}, 377_040, 3.56),
         ("compact48", {}, 462_736, 4.92),
         ("compact64", {}, 649_304, 8.64),
         ("slim", {}, 191_120, 4.89),
