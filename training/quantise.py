@@ -113,7 +113,7 @@ def quantise(data: bytes, patches: UInt8) -> bytes:
                 str(target),
                 _Patches(patches),
                 quant_format=QuantFormat.QDQ,
-                op_types_to_quantize=["Conv"],
+                op_types_to_quantize=["Conv", "Gemm"],
                 per_channel=True,
                 reduce_range=True,
                 activation_type=QuantType.QUInt8,

@@ -63,6 +63,39 @@ def test_exactly_the_strongest_in_one_order(grey_photograph: UInt8) -> None:
     assert (np.diff(everything.score) <= 0).all()
 
 
+@pytest.mark.parametrize("textured", ["everywhere", "in the bands looked at", "between them"])
+@pytest.mark.parametrize("upright", [False, True])
+def test_a_raised_threshold_loses_no_strong_keypoint(
+    textured: str, upright: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(0).normal(0, 40, (512, 512))
+    image = cv2.GaussianBlur(noise, (0, 0), 1.5) * 4
+    in_band = np.arange(512) % module._BAND_STEP < module._BAND
+    if textured == "in the bands looked at":
+        image[~in_band] *= 0.05
+    elif textured == "between them":
+        image[in_band] *= 0.05
+    grey = np.clip(image + 128, 0, 255).astype(np.uint8)
+    options = DetectOptions(max_keypoints=1000, upright=upright)
+    thresholds = []
+    dog = module._dog
+
+    def recorded(grey: UInt8, threshold: float, options: DetectOptions) -> Float64:
+        thresholds.append(threshold)
+        return dog(grey, threshold, options)
+
+    monkeypatch.setattr(module, "_dog", recorded)
+    quick = detect(from_array(grey), options)
+    assert len(quick) == 1000
+    if textured == "everywhere":
+        assert len(thresholds) == 1
+        assert thresholds[0] > 5 * options.contrast_threshold
+    monkeypatch.setattr(module, "_sufficient_threshold", lambda *_: 0.0)
+    thorough = detect(from_array(grey), options)
+    for field in ("xy", "sigma", "angle", "score"):
+        assert np.array_equal(getattr(quick, field), getattr(thorough, field))
+
+
 def test_ties_are_ordered_by_place() -> None:
     tile = np.zeros((40, 40), np.uint8)
     cv2.circle(tile, (20, 20), 6, 200, -1)
