@@ -69,6 +69,29 @@ def train(
 
 
 @app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="A study's name (methods, networks) or .toml path.")],
+    out: Annotated[Path, typer.Option("--out", help="Where its runs and models are kept.")],
+) -> None:
+    """Train variants of one recipe and export them, to be measured side by side."""
+    from training.study import load_study, run_study
+
+    table = Table("model", "MMAC", "steps", "batch", "minutes", "validation FPR95")
+    for outcome in run_study(load_study(name), out):
+        rates = ", ".join(f"{store} {100 * rate:.2f} %" for store, rate in outcome.fpr95.items())
+        minutes = f"{outcome.seconds / 60:.1f}" if outcome.seconds else "before"
+        table.add_row(
+            outcome.model.name,
+            f"{outcome.mmac:.2f}",
+            str(outcome.steps),
+            str(outcome.batch),
+            minutes,
+            rates,
+        )
+    Console().print(table)
+
+
+@app.command()
 def export(
     run: RunArgument,
     out: Annotated[Path, typer.Option("-o", "--out", help="Model directory to write.")],

@@ -14,7 +14,17 @@ from training.evaluation.protocol import BenchmarkResult, ModelResult
 
 FORMAT_VERSION = 1
 # Shares are shown in per cent.
-_SHARES = ("mma@", "_auc@", "fpr95", "share", "precision", "verification", "matching", "retrieval")
+_SHARES = (
+    "mma@",
+    "_auc@",
+    "fpr95",
+    "matched",
+    "share",
+    "precision",
+    "verification",
+    "matching",
+    "retrieval",
+)
 
 
 def to_json(result: BenchmarkResult, command: str) -> str:

@@ -20,6 +20,7 @@ from corner_scene import write_scene
 from matchserve.types import PatchSpec
 from tests.tiny_models import write_tiny_model
 from training.cli import app
+from training.data.difficulty import Pairs
 from training.data.photos import PhotoOptions, build_photos
 from training.data.recrop import recrop
 from training.errors import DataError
@@ -254,9 +255,34 @@ def test_pairs_reads_the_store_cut_as_each_model_wants(tmp_path: Path) -> None:
     assert (
         held["models"]["rootsift"]["figures"]["fpr95"] < held["models"]["tiny"]["figures"]["fpr95"]
     )
+    for name in ("rootsift", "tiny"):
+        figures = held["models"][name]["figures"]
+        assert 0.1 < figures["matched"] <= 1
     chosen = options(tmp_path, limit=100)
     with pytest.raises(DataError, match=r"tiny needs patches of 32 px, K=12; .*K=20 32 px"):
         pairs.run(load_models([str(tiny)], chosen), [wide], chosen)
+
+
+def test_matched_is_what_a_loop_finds() -> None:
+    rng = np.random.default_rng(0)
+    classes = np.repeat(np.arange(60), 2)
+    chosen = rng.permutation(60)
+    drawn = Pairs(2 * chosen, 2 * chosen + 1, np.ones(60, bool))
+    scenes = chosen % 2
+    centres = rng.normal(size=(60, 4))
+    rows = centres[classes] + rng.normal(0, 0.5, (120, 4))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    left, right = rows[drawn.left], rows[drawn.right]
+    crowds = pairs._crowds(np.arange(60), scenes)
+    assert sorted(len(c) for c in crowds) == sorted(np.bincount(scenes))
+    found = pairs._match_crowds(left, right, drawn, crowds, classes)
+    for crowd in crowds:
+        for i in crowd:
+            distances = np.linalg.norm(right[crowd] - left[i], axis=1)
+            best = crowd[distances.argmin()]
+            back = crowd[np.linalg.norm(left[crowd] - right[best], axis=1).argmin()]
+            assert found[i] == (back == i and best == i)
+    assert 0.2 < found.mean() < 0.9
 
 
 def test_speed_measures_each_model_alone(sequences: Path, tmp_path: Path) -> None:
