@@ -46,8 +46,11 @@ class Batches:
     order: Order
     augmentation: AugmentOptions
     max_turn_deg: float = 0.0
+    neighbours: int = 64
     # The last shuffle of each store: recomputed when the epoch changes, so nothing to save.
     _shuffles: dict[int, tuple[int, Int64]] = field(default_factory=dict)
+    # The classes of each store in the order of their images, and where each image begins.
+    _by_image: dict[int, tuple[Int64, Int64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stores = [s.select_classes(s.class_sizes >= 2) for s in self.stores]
@@ -95,6 +98,8 @@ class Batches:
     ) -> NDArray[np.int64]:
         if self.order == "replacement":
             return rng.choice(len(store), share, replace=False)
+        if self.order == "neighbours":
+            return self._neighbours(number, store, share, rng)
         per_epoch = len(store) // share
         epoch, place = divmod(step, per_epoch)
         known = self._shuffles.get(number)
@@ -103,6 +108,35 @@ class Batches:
             known = (epoch, shuffler.permutation(len(store)).astype(np.int64))
             self._shuffles[number] = known
         return known[1][place * share : (place + 1) * share]
+
+    def _neighbours(
+        self, number: int, store: PatchStore, share: int, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Draw images by the number of their classes, then up to `neighbours` classes of each.
+
+        An image is that of a class's first patch. Images come without repetition until the batch
+        is full.
+        """
+        if number not in self._by_image:
+            image = store.sources[store.class_starts]
+            ordered = np.argsort(image, kind="stable")
+            starts = np.flatnonzero(np.diff(image[ordered], prepend=-1))
+            self._by_image[number] = (ordered, np.append(starts, len(ordered)))
+        ordered, bounds = self._by_image[number]
+        sizes = np.diff(bounds)
+        # The order in which images would be drawn one by one, without putting back.
+        images = np.argsort(rng.exponential(size=len(sizes)) / sizes)
+        drawn: list[NDArray[np.int64]] = []
+        missing = share
+        for image_number in images:
+            size = int(sizes[image_number])
+            taken = min(self.neighbours, size, missing)
+            drawn.append(bounds[image_number] + rng.choice(size, taken, replace=False))
+            missing -= taken
+            if not missing:
+                return ordered[np.concatenate(drawn)]
+        rest = np.setdiff1d(np.arange(len(ordered)), np.concatenate(drawn))
+        return ordered[np.concatenate([*drawn, rng.choice(rest, missing, replace=False)])]
 
 
 def pick_members(

@@ -180,6 +180,7 @@ def build_batches(recipe: Recipe, stores: list[PatchStore], candidates: int) -> 
         seed=recipe.seed,
         candidates=candidates,
         order=sampler.order,
+        neighbours=sampler.neighbours,
         augmentation=recipe.augment,
         max_turn_deg=turn,
     )

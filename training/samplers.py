@@ -21,18 +21,20 @@ from training.methods.contract import LossOutput
 from training.networks.layers import DescriptorNet
 from training.ranges import Positive, Range, Rate, Share
 
-Order = Literal["replacement", "epoch"]
+Order = Literal["replacement", "epoch", "neighbours"]
 
 
 @dataclass(frozen=True, slots=True)
 class UniformOptions:
     """`[sampler]` that takes two patches of a class at random.
 
-    `order` draws classes anew for every batch, or goes through all of them in shuffled epochs.
+    `order` draws classes anew for every batch, or goes through all of them in shuffled epochs, or
+    draws them `neighbours` at a time from one image: what a service must tell apart.
     """
 
     name: str = "uniform"
     order: Order = "replacement"
+    neighbours: Annotated[int, Range(2)] = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class AdaSampleSamplerOptions:
     weighted: bool = True
     metric: Literal["angle", "euclidean"] = "angle"
     order: Order = "replacement"
+    neighbours: Annotated[int, Range(2)] = 64
 
 
 SamplerOptions = UniformOptions | AdaSampleSamplerOptions

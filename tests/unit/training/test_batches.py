@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,34 @@ def test_epoch_order_visits_every_class_once(stores: list[PatchStore]) -> None:
         made.draw(3).members.tolist()
         == batches(stores[:1], shares=[15], order="epoch").draw(3).members.tolist()
     )
+
+
+@pytest.mark.parametrize(("neighbours", "images"), [(5, 3), (4, 4), (100, 1)])
+def test_neighbours_come_from_few_images(
+    stores: list[PatchStore], neighbours: int, images: int
+) -> None:
+    # Ten images of 15 classes each.
+    store = replace(stores[0], sources=np.repeat(np.arange(10, dtype=np.int32), 75))
+    made = batches([store], shares=[15], order="neighbours", neighbours=neighbours)
+    seen = set()
+    for step in range(40):
+        members = made.draw(step).members
+        classes = members[:, 0] // 5
+        assert len(set(classes.tolist())) == 15
+        per_image = np.bincount(classes // 15, minlength=10)
+        assert (per_image > 0).sum() == images
+        assert per_image.max() <= neighbours
+        seen |= set(classes.tolist())
+    assert len(seen) > 120
+    np.testing.assert_array_equal(made.draw(7).members, made.draw(7).members)
+
+
+def test_neighbours_fill_the_batch_when_images_are_few(stores: list[PatchStore]) -> None:
+    store = replace(stores[0], sources=np.repeat(np.arange(10, dtype=np.int32), 75))
+    made = batches([store], shares=[90], order="neighbours", neighbours=3)
+    classes = made.draw(0).members[:, 0] // 5
+    assert len(set(classes.tolist())) == 90
+    assert np.bincount(classes // 15, minlength=10).min() >= 3
 
 
 def test_too_few_classes_is_an_error(stores: list[PatchStore]) -> None:
