@@ -101,16 +101,23 @@ def export(
         float, typer.Option(help="FPR95 that int8 may lose, in points of a hundred.")
     ] = 0.5,
     licence: Annotated[str, typer.Option(help="Licence of the weights.")] = "Apache-2.0",
+    method: Annotated[str, typer.Option(help="How it was made, for the card.")] = "",
+    trained_on: Annotated[
+        list[str] | None, typer.Option(help="Name and licence of a data set, for the card.")
+    ] = None,
+    notes: Annotated[str, typer.Option(help="Anything else, for the card.")] = "",
 ) -> None:
     """Write a run's network as a model that matchserve serves, after comparing the two."""
     from training.data.sources import open_sources
+    from training.export import CardText
     from training.export import export as export_run
     from training.quantise import Gate, export_int8
     from training.run import read_recipe
     from training.validation import validation_sets
 
+    text = CardText(licence, method, tuple(trained_on or ()), notes)
     if not int8:
-        card, parity = export_run(run, out, licence=licence)
+        card, parity = export_run(run, out, text)
         bits = f", {parity.bits} bits differ" if card.kind == "binary" else ""
         typer.echo(f"{out}: differs by {parity.difference:.1e} on {parity.patches} patches{bits}")
         return
@@ -118,10 +125,28 @@ def export(
     stores = open_sources(data.validation, run.parent / "stores")
     sets = validation_sets(stores, data.validation_pairs)
     gate = Gate(fpr95_points=max_loss)
-    _, loss = export_int8(run, out, validation=sets, gate=gate, licence=licence)
+    _, loss = export_int8(run, out, text, validation=sets, gate=gate)
     typer.echo(f"{out}: mean cosine {loss.cosine:.5f} to float")
     for name, (before, after) in loss.fpr95.items():
         typer.echo(f"{name}: FPR95 {100 * before:.2f} % float, {100 * after:.2f} % int8")
+
+
+@app.command()
+def publish(
+    models: Annotated[Path, typer.Argument(help="The folder of model directories.")],
+    result: Annotated[
+        list[str] | None, typer.Option(help="TITLE=FILE, of `evaluate --json`; repeatable.")
+    ] = None,
+) -> None:
+    """Write measured figures into the models' cards, and the cards' tables into README.md."""
+    from training.publish import publish as publish_results
+
+    titled = [entry.partition("=") for entry in result or ()]
+    for title, _, path in titled:
+        if not title or not path:
+            raise RecipeError(f"--result {title}: expected TITLE=FILE")
+    for line in publish_results(models, {title: Path(path) for title, _, path in titled}):
+        typer.echo(line)
 
 
 @app.command()

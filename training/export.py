@@ -46,6 +46,16 @@ GOLDEN_PATCHES = 32
 
 
 @dataclass(frozen=True, slots=True)
+class CardText:
+    """What people add to a card. Without a method or data, it says what the run knows of them."""
+
+    licence: str = "Apache-2.0"
+    method: str = ""
+    training_data: tuple[str, ...] = ()
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Parity:
     """How far the served file is from the network: largest difference, bits that differ."""
 
@@ -177,7 +187,7 @@ def to_onnx(net: DescriptorNet, spec: PatchSpec) -> bytes:
     return data
 
 
-def export(run_dir: Path, out: Path, *, licence: str = "Apache-2.0") -> tuple[ModelCard, Parity]:
+def export(run_dir: Path, out: Path, text: CardText | None = None) -> tuple[ModelCard, Parity]:
     """Write the model directory `out` from a run.
 
     Raises:
@@ -185,18 +195,18 @@ def export(run_dir: Path, out: Path, *, licence: str = "Apache-2.0") -> tuple[Mo
     """
     trained = Trained.load(run_dir)
     data = to_onnx(trained.net, trained.spec)
-    return write_model(trained, data, out, licence=licence)
+    return write_model(trained, data, out, text)
 
 
 def write_model(
-    trained: Trained, data: bytes, out: Path, *, licence: str, notes: str = ""
+    trained: Trained, data: bytes, out: Path, text: CardText | None = None
 ) -> tuple[ModelCard, Parity]:
     """Write, load and compare a model of the trained network; name it only if it agrees."""
     temporary = prepare_directory(out)
     try:
         golden = reference(trained.net, trained.samples[:GOLDEN_PATCHES])
         card = fill_directory(
-            trained, data, temporary, name=out.name, golden=golden, licence=licence, notes=notes
+            trained, data, temporary, name=out.name, golden=golden, text=text or CardText()
         )
         parity = compare(trained, OnnxDescriptor(temporary, provider="cpu"))
         temporary.rename(out)
@@ -224,8 +234,7 @@ def fill_directory(
     *,
     name: str,
     golden: NDArray[Any],
-    licence: str,
-    notes: str,
+    text: CardText,
 ) -> ModelCard:
     """Write graph, golden patches with their descriptors, and card into `directory`."""
     (directory / MODEL_FILE).write_bytes(data)
@@ -241,12 +250,12 @@ def fill_directory(
         patch=trained.spec,
         sha256=sha256_hex(data),
         golden_sha256=sha256_hex(buffer.getvalue()),
-        licence=licence,
-        method=f"{trained.recipe.loss.name}, {trained.recipe.sampler.name} sampling",
-        training_data=trained.training_data,
+        licence=text.licence,
+        method=text.method or _method(trained.recipe),
+        training_data=text.training_data or trained.training_data,
         recipe=_public(trained.recipe, trained.started_from),
         metrics=trained.metrics,
-        notes=notes,
+        notes=text.notes,
     )
     write_card(card, directory)
     return card
@@ -298,6 +307,10 @@ def _strip(model: Any) -> None:
     for item in (*graph.node, *graph.initializer, *graph.input, *graph.output):
         item.doc_string = ""
         item.ClearField("metadata_props")
+
+
+def _method(recipe: Recipe) -> str:
+    return f"{recipe.loss.name}, {recipe.sampler.name} sampling"
 
 
 def _public(recipe: Recipe, started_from: str) -> dict[str, Any]:

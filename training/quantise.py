@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from matchserve.types import UInt8
 from training.errors import ExportRefused
 from training.export import (
     GOLDEN_PATCHES,
+    CardText,
     Trained,
     fill_directory,
     prepare_directory,
@@ -35,6 +36,7 @@ from training.validation import ValidationSet
 
 CALIBRATION_PATCHES = 512
 _BLOCK = 64
+_NOTE = "int8 convolutions; the golden descriptors are this file's own."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,10 @@ class Loss:
 def export_int8(
     run_dir: Path,
     out: Path,
+    text: CardText | None = None,
     *,
     validation: Sequence[ValidationSet],
     gate: Gate | None = None,
-    licence: str = "Apache-2.0",
 ) -> tuple[ModelCard, Loss]:
     """Write the int8 model directory `out` from a run.
 
@@ -69,6 +71,7 @@ def export_int8(
     trained = Trained.load(run_dir)
     if trained.net.head == "binary":
         raise ExportRefused("bits are exact or wrong: a binary model is not quantised")
+    text = text or CardText()
     data = quantise(to_onnx(trained.net, trained.spec), trained.samples[:CALIBRATION_PATCHES])
     temporary = prepare_directory(out)
     try:
@@ -78,8 +81,7 @@ def export_int8(
             temporary,
             name=out.name,
             golden=_run(data, trained.samples[:GOLDEN_PATCHES]),
-            licence=licence,
-            notes="int8 convolutions; the golden descriptors are this file's own",
+            text=replace(text, notes=f"{_NOTE} {text.notes}".strip()),
         )
         loss = measure(trained, OnnxDescriptor(temporary, provider="cpu"), validation)
         check(loss, gate or Gate())

@@ -21,7 +21,6 @@ from training.run import create_run
 from training.toml import nearest, parse_dataclass, read_toml
 
 STUDIES = files("training") / "studies"
-_LICENCE = "Apache-2.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ def _outcome(run_dir: Path, model: Path) -> Outcome:
     seconds = time.monotonic() - began if is_new else 0.0
     trained = Trained.load(run_dir)
     if is_new:
-        write_model(trained, to_onnx(trained.net, trained.spec), model, licence=_LICENCE)
+        write_model(trained, to_onnx(trained.net, trained.spec), model)
     options = trained.recipe.run
     return Outcome(
         model,

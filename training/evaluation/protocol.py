@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from matchserve.models.card import ModelCard
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.handcrafted import NAMES as HANDCRAFTED
 from matchserve.models.registry import load_descriptor
@@ -101,13 +102,17 @@ def load_models(names: Iterable[str], options: Options) -> list[Model]:
     for name in wanted:
         descriptor = load_descriptor(name, threads=options.threads)
         card = descriptor.card
-        stamp = card.sha256 or f"{card.name}-{card.version}"
-        loaded.append(Model(_short(name, card.name), descriptor, stamp, name))
+        loaded.append(Model(_short(name, card.name), descriptor, model_stamp(card), name))
     names_used = [model.name for model in loaded]
     for name in names_used:
         if names_used.count(name) > 1:
             raise DataError(f"two models are named {name}")
     return loaded
+
+
+def model_stamp(card: ModelCard) -> str:
+    """What identifies a model's content: of its file, or the built-in's version."""
+    return card.sha256 or f"{card.name}-{card.version}"
 
 
 def digest_files(paths: Iterable[Path]) -> str:

@@ -154,7 +154,7 @@ def test_export_refuses_a_file_that_disagrees(
     data = to_onnx(other.net, other.spec)
     # The golden check of loading lets 1e-3 pass; the comparison must not.
     with pytest.raises(ExportRefused, match="differs from the network by"):
-        write_model(trained, data, tmp_path / "wrong", licence="x")
+        write_model(trained, data, tmp_path / "wrong")
     assert list(tmp_path.iterdir()) == []
 
 
