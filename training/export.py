@@ -1,9 +1,8 @@
 """From a run to a model directory that matchserve serves, or to a refusal.
 
 The graph takes uint8 patches and gives unit rows or packed bits: everything between is inside it,
-with batch normalisation folded into the convolutions and the last of them a matrix product. The
-directory gets its name only after the very file that will be served, loaded as it will be loaded,
-agrees with the trained network.
+with batch normalisation folded into the convolutions. The directory gets its name only after the
+very file that will be served, loaded as it will be loaded, agrees with the trained network.
 """
 
 from __future__ import annotations
@@ -120,11 +119,7 @@ class Served(nn.Module):
 
 
 def folded(net: DescriptorNet) -> DescriptorNet:
-    """Return a copy with each batch normalisation in the convolution before it.
-
-    The last convolution spans its map, so it is a matrix product, and is made one: runtimes do
-    such a product for a whole batch, where a convolution reads its weights again for every patch.
-    """
+    """Return a copy in which every batch normalisation is part of the convolution before it."""
     result = copy.deepcopy(net).eval()
     layers: list[nn.Module] = []
     for layer in result.trunk:
@@ -132,23 +127,8 @@ def folded(net: DescriptorNet) -> DescriptorNet:
             layers[-1] = fuse_conv_bn_eval(cast(nn.Conv2d, layers[-1]), layer)
         elif not isinstance(layer, nn.Dropout):
             layers.append(layer)
-    if isinstance(layers[-1], nn.Conv2d):
-        layers[-1:] = [nn.Flatten(), _as_linear(layers[-1])]
     result.trunk = nn.Sequential(*layers)
     return result
-
-
-def _as_linear(conv: nn.Conv2d) -> nn.Linear:
-    """Return the linear layer that does to a flattened map what `conv` does to one of its size."""
-    weight = conv.weight.detach().flatten(1)
-    linear = nn.Linear(weight.shape[1], weight.shape[0])
-    with torch.no_grad():
-        linear.weight.copy_(weight)
-        if conv.bias is None:
-            linear.bias.zero_()
-        else:
-            linear.bias.copy_(conv.bias)
-    return linear
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from training.networks.layers import (
     FilterResponseNorm,
     Head,
     Scale,
+    SpanningConv,
     Standardise,
     ThresholdedLinear,
     conv_norm_relu,
@@ -67,5 +68,5 @@ def last_layers(
     which losses on distances as they are have to choose.
     """
     is_linear = head == "linear"
-    conv = nn.Conv2d(channels, dim, side, bias=is_linear)
+    conv = SpanningConv(channels, dim, side, bias=is_linear)
     return [nn.Dropout(dropout), conv] + ([] if is_linear else [BatchNorm(dim)])

@@ -63,6 +63,18 @@ class Scale(nn.Module):
         return patches / 255.0
 
 
+class SpanningConv(nn.Conv2d):
+    """A convolution that spans its map, done as the matrix product it is.
+
+    A convolution would read the weights again for every patch, in training and in service.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return (N, C', 1, 1) of (N, C, S, S)."""
+        rows = functional.linear(maps.flatten(1), self.weight.flatten(1), self.bias)
+        return rows[:, :, None, None]
+
+
 class BatchNorm(nn.BatchNorm2d):
     """Batch normalisation without affine parameters; statistics over the batch of all ranks."""
 
