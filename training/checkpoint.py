@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from training.errors import CheckpointError
 from training.files import sweep, write_whole
 from training.methods.contract import PairLoss
-from training.networks.layers import DescriptorNet
+from training.networks.layers import DescriptorNet, SpanningConv
 from training.samplers import Sampler
 
 KEPT = 2
@@ -163,6 +163,32 @@ def load_network_weights(net: nn.Module, source: Path) -> Path:
         first = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"{source}: weights of another network: {first}") from error
     return stored.path
+
+
+def start_network(net: nn.Module, source: Path) -> tuple[Path, bool]:
+    """Put the weights of `source` into `net`, but not those of last layers of another size.
+
+    Return the file, and whether the last layers are new: a network may start from one that gives
+    another kind or length of descriptor.
+
+    Raises:
+        CheckpointError: there are none, or they are of another network.
+    """
+    stored = read_network(source)
+    given, own = _under(stored.tensors, "net."), net.state_dict()
+    other_size = [k for k, v in given.items() if k in own and v.shape != own[k].shape]
+    spanning = [name for name, m in net.named_modules() if isinstance(m, SpanningConv)]
+    missing = own.keys() - given.keys()
+    if not spanning or not any(k.startswith(f"{spanning[-1]}.") for k in other_size):
+        return load_network_weights(net, source), False
+    modules = [name for name, m in net.named_modules() if not list(m.children())]
+    last = tuple(f"{name}." for name in modules[modules.index(spanning[-1]) :])
+    extra = given.keys() - own.keys()
+    strangers = [k for k in (*other_size, *missing, *extra) if not k.startswith(last)]
+    if strangers:
+        raise CheckpointError(f"{source}: weights of another network: {strangers[0]}")
+    net.load_state_dict({k: v for k, v in given.items() if not k.startswith(last)}, strict=False)
+    return stored.path, True
 
 
 def read_network(source: Path) -> Stored:

@@ -17,7 +17,7 @@ from torch import Tensor
 from matchserve.types import UInt8
 from training import distributed
 from training.batches import Batches, shares_of
-from training.checkpoint import Checkpoints, TrainState, find_run, load_network_weights
+from training.checkpoint import Checkpoints, TrainState, find_run, start_network
 from training.data.sources import open_sources
 from training.data.store import PatchStore, spec_to_json
 from training.errors import CheckpointError, RecipeError
@@ -242,9 +242,9 @@ def _start_from(
     run_dir: Path, init_from: str, entries: dict[str, Any], state: TrainState
 ) -> list[str]:
     source = find_start(init_from, run_dir)
-    path = load_network_weights(state.net, source)
+    path, is_last_new = start_network(state.net, source)
     entries[START_ENTRY] = hashlib.sha256(path.read_bytes()).hexdigest()
-    notes = [f"started from {path}"]
+    notes = [f"started from {path}" + (", with new last layers" if is_last_new else "")]
     if path.parent.name == "checkpoints":
         notes.append(f"{path.parent.parent}: not finished; its newest checkpoint was taken")
     return notes

@@ -217,7 +217,15 @@ def test_fine_tuning_starts_from_given_weights(tmp_path: Path) -> None:
     for key, value in run.network_tensors().items():
         torch.testing.assert_close(value.contiguous(), expected[key], rtol=0, atol=0)
     assert run.state.step == 0
-    wrong = new_run(tmp_path, name="wrong", init_from=str(first), network={"dim": 24})
+    longer = open_run(new_run(tmp_path, name="longer", init_from=str(first), network={"dim": 24}))
+    assert "with new last layers" in longer.notes[0]
+    taken = [k for k, v in longer.network_tensors().items() if v.shape == expected[k].shape]
+    assert 0 < len(taken) < len(expected)
+    kept = [k for k in taken if "num_batches_tracked" not in k and "running" not in k]
+    for key in kept:
+        value = longer.network_tensors()[key].contiguous()
+        torch.testing.assert_close(value, expected[key], rtol=0, atol=0)
+    wrong = new_run(tmp_path, name="wrong", init_from=str(first), network={"width": 0.75})
     with pytest.raises(CheckpointError, match="another network"):
         open_run(wrong)
     # The name alone will do while there is one run of it.
