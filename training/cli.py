@@ -25,6 +25,7 @@ app = typer.Typer(
 app.add_typer(data_commands.app, name="data")
 app.command()(evaluation_commands.evaluate)
 app.command()(evaluation_commands.compare)
+app.command()(evaluation_commands.picture)
 
 SetOption = Annotated[
     list[str] | None,

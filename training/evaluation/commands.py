@@ -133,3 +133,18 @@ def shown_command(words: list[str]) -> str:
 
 if __name__ == "__main__":
     app()
+
+
+@app.command()
+def picture(
+    photo: Annotated[Path, typer.Argument(help="A photograph; a view of it is generated.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="JPEG or PNG to write.")],
+    model: Annotated[list[str], typer.Option(help="One row each; repeatable.")],
+    level: Annotated[str, typer.Option(help="easy, medium, hard or night.")] = "night",
+    seed: Annotated[int, typer.Option(help="Of the view.")] = 0,
+) -> None:
+    """Draw right and wrong matches of several models on one photograph and a view of it."""
+    from training.evaluation.picture import picture as draw
+
+    for row in draw(photo, model, out, level=level, seed=seed):
+        typer.echo(f"{row.model}: {row.correct} of {row.matches} matches are right")

@@ -27,6 +27,7 @@ from training.errors import DataError
 from training.evaluation import homography, pairs, pose
 from training.evaluation.cameras import find_scenes, relative_pose
 from training.evaluation.commands import shown_command
+from training.evaluation.picture import is_correct
 from training.evaluation.protocol import Options, load_models
 from training.evaluation.tables import read_json
 
@@ -306,3 +307,20 @@ def test_the_shown_command_leaves_out_where_files_went() -> None:
     words = ["evaluate", "sift", "--json", "/x/r.json", "--data", "/big/dev", "--pattern", "o_*"]
     expected = "python -m training evaluate sift --data dev --pattern 'o_*'"
     assert shown_command(words) == expected
+
+
+def test_picture_counts_by_the_known_homography(tmp_path: Path) -> None:
+    photo = tmp_path / "camera.png"
+    cv2.imwrite(str(photo), samples.camera())
+    out = run(
+        "picture", str(photo), "-o", str(tmp_path / "drawn" / "p.png"), "--model", "rootsift",
+        "--model", "sift", "--level", "easy",
+    )  # fmt: skip
+    counts = [int(line.split()[1]) / int(line.split()[3]) for line in out.splitlines()]
+    assert len(counts) == 2
+    assert all(0.5 < share <= 1 for share in counts)
+    with Pillow.open(tmp_path / "drawn" / "p.png") as drawn:
+        rows, columns = samples.camera().shape
+        assert drawn.size == (2 * columns + 8, 2 * (rows + 30))
+    assert is_correct(np.array([[10.0, 20.0]]), np.array([[12.0, 20.0]]), np.eye(3)).all()
+    assert not is_correct(np.array([[10.0, 20.0]]), np.array([[13.5, 20.0]]), np.eye(3)).any()

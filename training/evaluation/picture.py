@@ -1,0 +1,81 @@
+"""One photograph, one generated view of it, and what each model makes of them: a picture.
+
+The homography is known, so every line is right or wrong by geometry, not by an estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image as Pillow
+from PIL import ImageDraw, ImageFont
+
+from matchserve.matcher import Matcher
+from matchserve.types import Bool, Float64, UInt8
+from training.data.views import LEVELS, View, render
+from training.errors import DataError
+
+CORRECT_PX = 3.0
+RIGHT, WRONG = (38, 166, 91), (214, 69, 65)
+_HEADER, _GAP, _SHIFT = 30, 8, 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """A row of the picture, and what it shows."""
+
+    model: str
+    correct: int
+    matches: int
+    pixels: UInt8
+
+
+def picture(photo: Path, models: Sequence[str], out: Path, *, level: str, seed: int) -> list[Drawn]:
+    """Draw the matches of each model, one row below another, into `out`.
+
+    Raises:
+        DataError: there is no such level.
+    """
+    if level not in LEVELS:
+        raise DataError(f"no level {level!r}; there are {', '.join(LEVELS)}")
+    matchers = [Matcher(model) for model in models]
+    grey = matchers[0].load(photo).grey
+    view = render(grey, photo.name, 1, seed=seed, level=level)
+    rows = [_row(grey, view, matcher) for matcher in matchers]
+    whole = np.concatenate([row.pixels for row in rows])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    Pillow.fromarray(whole).save(out, quality=85)
+    return rows
+
+
+def _row(grey: UInt8, view: View, matcher: Matcher) -> Drawn:
+    result = matcher.match(grey, view.grey)
+    points0, points1 = (np.asarray(p, np.float64) for p in result.points())
+    is_right = is_correct(points0, points1, view.homography)
+    height, width = grey.shape
+    canvas = np.full((height + _HEADER, 2 * width + _GAP), 255, np.uint8)
+    canvas[_HEADER:, :width] = grey
+    canvas[_HEADER:, width + _GAP :] = view.grey
+    colour = cv2.cvtColor(canvas, cv2.COLOR_GRAY2RGB)
+    starts = np.array([(0, _HEADER), (width + _GAP, _HEADER)])
+    ends = np.stack([points0, points1], axis=1) + starts
+    scaled = np.round(ends * (1 << _SHIFT)).astype(int)
+    for chosen, shade in ((~is_right, WRONG), (is_right, RIGHT)):
+        for start, end in scaled[chosen].tolist():
+            cv2.line(colour, start, end, shade, 1, cv2.LINE_AA, _SHIFT)
+    pixels = Pillow.fromarray(np.asarray(colour, np.uint8))
+    text = f"{result.model}: {is_right.sum()} of {len(is_right)} matches are right"
+    ImageDraw.Draw(pixels).text((8, 5), text, (20, 20, 20), ImageFont.load_default(17))
+    return Drawn(result.model, int(is_right.sum()), len(is_right), np.asarray(pixels, np.uint8))
+
+
+def is_correct(points0: Float64, points1: Float64, homography: Float64) -> Bool:
+    """Whether each match ends within `CORRECT_PX` of its true place."""
+    if not len(points0):
+        return np.zeros(0, np.bool_)
+    true = cv2.perspectiveTransform(points0[None], homography)[0]
+    return np.asarray(np.linalg.norm(true - points1, axis=1) <= CORRECT_PX)
