@@ -24,6 +24,7 @@ from training.errors import CheckpointError
 from training.files import sweep, write_whole
 from training.methods.contract import PairLoss
 from training.networks.layers import DescriptorNet, SpanningConv
+from training.networks.widen import is_wider, widened
 from training.samplers import Sampler
 
 KEPT = 2
@@ -165,30 +166,46 @@ def load_network_weights(net: nn.Module, source: Path) -> Path:
     return stored.path
 
 
-def start_network(net: nn.Module, source: Path) -> tuple[Path, bool]:
-    """Put the weights of `source` into `net`, but not those of last layers of another size.
+def start_network(net: nn.Module, source: Path, seed: int) -> tuple[Path, str]:
+    """Put the weights of `source` into `net`, which may be wider or end otherwise.
 
-    Return the file, and whether the last layers are new: a network may start from one that gives
-    another kind or length of descriptor.
+    Return the file, and in words what could not be taken as it was: last layers of another size
+    are left as they are, channels that the source has not are copies of those it has.
 
     Raises:
         CheckpointError: there are none, or they are of another network.
     """
     stored = read_network(source)
     given, own = _under(stored.tensors, "net."), net.state_dict()
-    other_size = [k for k, v in given.items() if k in own and v.shape != own[k].shape]
-    spanning = [name for name, m in net.named_modules() if isinstance(m, SpanningConv)]
-    missing = own.keys() - given.keys()
-    if not spanning or not any(k.startswith(f"{spanning[-1]}.") for k in other_size):
-        return load_network_weights(net, source), False
-    modules = [name for name, m in net.named_modules() if not list(m.children())]
-    last = tuple(f"{name}." for name in modules[modules.index(spanning[-1]) :])
-    extra = given.keys() - own.keys()
-    strangers = [k for k in (*other_size, *missing, *extra) if not k.startswith(last)]
-    if strangers:
-        raise CheckpointError(f"{source}: weights of another network: {strangers[0]}")
-    net.load_state_dict({k: v for k, v in given.items() if not k.startswith(last)}, strict=False)
-    return stored.path, True
+    last = _last_layers(net)
+    body = {k: v for k, v in given.items() if not k.startswith(last)}
+    own_body = {k: v for k, v in own.items() if not k.startswith(last)}
+    is_other_end = any(
+        k.startswith(last) and (k not in given or given[k].shape[:1] != own[k].shape[:1])
+        for k in own
+    )
+    if is_other_end and shapes(body) == shapes(own_body):
+        net.load_state_dict(body, strict=False)
+        return stored.path, ", with new last layers"
+    if not is_other_end and is_wider(own, given):
+        generator = torch.Generator().manual_seed(seed)
+        net.load_state_dict(widened(own, given, generator))
+        return stored.path, ", widened"
+    return load_network_weights(net, source), ""
+
+
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    """The shape of each tensor."""
+    return {k: v.shape for k, v in tensors.items()}
+
+
+def _last_layers(net: nn.Module) -> tuple[str, ...]:
+    """Prefixes of the weights from the convolution that spans its map to the end."""
+    layers = [name for name, m in net.named_modules() if not list(m.children())]
+    spanning = [
+        i for i, name in enumerate(layers) if isinstance(net.get_submodule(name), SpanningConv)
+    ]
+    return tuple(f"{name}." for name in layers[spanning[-1] :]) if spanning else ()
 
 
 def read_network(source: Path) -> Stored:

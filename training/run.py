@@ -242,9 +242,9 @@ def _start_from(
     run_dir: Path, init_from: str, entries: dict[str, Any], state: TrainState
 ) -> list[str]:
     source = find_start(init_from, run_dir)
-    path, is_last_new = start_network(state.net, source)
+    path, changed = start_network(state.net, source, read_recipe(run_dir).seed)
     entries[START_ENTRY] = hashlib.sha256(path.read_bytes()).hexdigest()
-    notes = [f"started from {path}" + (", with new last layers" if is_last_new else "")]
+    notes = [f"started from {path}{changed}"]
     if path.parent.name == "checkpoints":
         notes.append(f"{path.parent.parent}: not finished; its newest checkpoint was taken")
     return notes

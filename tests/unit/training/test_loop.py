@@ -225,7 +225,13 @@ def test_fine_tuning_starts_from_given_weights(tmp_path: Path) -> None:
     for key in kept:
         value = longer.network_tensors()[key].contiguous()
         torch.testing.assert_close(value, expected[key], rtol=0, atol=0)
-    wrong = new_run(tmp_path, name="wrong", init_from=str(first), network={"width": 0.75})
+    wider = open_run(new_run(tmp_path, name="wider", init_from=str(first), network={"width": 0.5}))
+    assert "widened" in wider.notes[0]
+    patches = torch.from_numpy(np.load(wider.directory / "samples.npy")[:50])
+    with torch.no_grad():
+        cosine = (wider.state.net.eval()(patches) * run.state.net.eval()(patches)).sum(1)
+    assert cosine.mean() > 0.9
+    wrong = new_run(tmp_path, name="wrong", init_from=str(first), network={"name": "slim"})
     with pytest.raises(CheckpointError, match="another network"):
         open_run(wrong)
     # The name alone will do while there is one run of it.

@@ -4,6 +4,7 @@ import torch
 from training.networks import NETWORKS, NetworkOptions, build_network
 from training.networks.cost import mac_count, parameter_count
 from training.networks.layers import BatchNorm, FilterResponseNorm, Standardise, ThresholdedLinear
+from training.networks.widen import is_wider, widened
 
 
 def net(name: str, **changes):
@@ -110,3 +111,24 @@ def test_residual_keeps_sizes_with_even_kernels() -> None:
     assert built.trunk[3](x).shape == (1, 8, 32, 32)
     same = built.trunk[4]
     assert same[0].padding == (2, 3, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["compact40", "l2net"])
+@pytest.mark.parametrize("factor", [1.5, 2.0])
+def test_a_widened_network_gives_what_the_narrow_one_gave(name: str, factor: float) -> None:
+    torch.manual_seed(0)
+    narrow, wide = net(name, width=0.25), net(name, width=0.25 * factor)
+    patches = torch.randint(0, 256, (64, 1, 32, 32), dtype=torch.uint8)
+    narrow.train()(patches)  # statistics that are not 0 and 1
+    given = narrow.state_dict()
+    assert is_wider(wide.state_dict(), given)
+    assert not is_wider(given, wide.state_dict())
+    assert not is_wider(given, given)
+    generator = torch.Generator().manual_seed(0)
+    wide.load_state_dict(widened(wide.state_dict(), given, generator, noise=0.0))
+    with torch.no_grad():
+        expected, found = narrow.eval()(patches), wide.eval()(patches)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    noisy = widened(wide.state_dict(), given, generator)
+    first = noisy["trunk.1.weight"]
+    assert not torch.equal(first[0], first[given["trunk.1.weight"].shape[0]])
