@@ -32,7 +32,7 @@ _LAYERS = 3
 _DOUBLED_BLUR = 1.0
 # Keypoints there are for each extremum of the finest octave counted at the image's own resolution:
 # 1.4 to 2.7 for 19 in 20 photographs. A low figure asks for more keypoints than are needed.
-_KEYPOINTS_PER_EXTREMUM = 1.3
+_KEYPOINTS_PER_EXTREMUM = 1.1
 # They are counted in bands of so many rows, one in every so many.
 _BAND, _BAND_STEP = 32, 128
 
@@ -95,13 +95,14 @@ def _strongest(grey: UInt8, options: DetectOptions) -> Float64:
     """Rows of at least the `max_keypoints` strongest keypoints, or of all if there are fewer.
 
     Weak keypoints cost as much as strong ones, so a threshold that should leave enough is tried
-    first; what it leaves out could not have been among the strongest.
+    first, then half of it; what it leaves out could not have been among the strongest.
     """
-    threshold = _sufficient_threshold(grey, options.max_keypoints)
-    if threshold > options.contrast_threshold:
-        rows = _dog(grey, threshold, options)
-        if len(rows) >= options.max_keypoints:
-            return rows
+    judged = _sufficient_threshold(grey, options.max_keypoints)
+    for threshold in (judged, judged / 2):
+        if threshold > options.contrast_threshold:
+            rows = _dog(grey, threshold, options)
+            if len(rows) >= options.max_keypoints:
+                return rows
     return _dog(grey, options.contrast_threshold, options)
 
 
