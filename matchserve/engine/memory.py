@@ -2,7 +2,8 @@
 
 Finding keypoints takes 240 bytes a pixel for a moment. The library keeps such a heap for every
 thread that ever had one, for ever; returning each block at once instead costs a quarter of the
-speed in page faults.
+speed in page faults. Of the heap that the process began with it returns what is free at the top
+again and again by itself, so threads that share that heap find keypoints at 0.6 of the speed.
 """
 
 from __future__ import annotations
@@ -11,14 +12,22 @@ import ctypes
 import time
 from collections.abc import Callable
 
-_M_ARENA_MAX = -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+# The largest the library takes: larger blocks are mapped and returned one by one.
+_HEAP_BLOCK_BYTES = 32 << 20
+_KEPT_BYTES = (1 << 31) - 1
 
 
 def share_heaps(count: int) -> None:
-    """Let all threads share `count` heaps; nothing where the C library is not glibc."""
+    """Let all threads share `count` heaps, which keep what is freed until `return_freed`.
+
+    Nothing where the C library is not glibc.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, count)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _HEAP_BLOCK_BYTES)
 
 
 def return_freed() -> None:

@@ -7,6 +7,7 @@ import concurrent.futures
 import threading
 import time
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +20,8 @@ from matchserve.api.body import BodyBudget, received
 from matchserve.hardware import available_cpus
 from matchserve.models.registry import DEFAULT_MODEL
 from tests.in_process import served
-from tests.server_process import ServerProcess
+from tests.load.driver import pairs
+from tests.server_process import ServerProcess, running_server
 
 PATCH: dict[str, Any] = {
     "content": np.arange(1024, dtype=np.uint32).astype(np.uint8).tobytes(),
@@ -37,6 +39,29 @@ def test_many_clients_start_few_threads(server: ServerProcess, http: httpx.Clien
     assert {a.status_code for a in answers} <= {200, 429}
     # Those that parse and those that run, where the first request started one of each.
     assert process.num_threads() <= before + 2 * max(2, available_cpus())
+
+
+def _page_faults(server: ServerProcess) -> int:
+    stat = Path(f"/proc/{server.process.pid}/stat").read_text(encoding="ascii")
+    return int(stat.rpartition(")")[2].split()[7])
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="not Linux")
+def test_memory_is_kept_from_request_to_request(tmp_path: Path) -> None:
+    """Asking the system for every page again costs a tenth of the speed: 20,000 for a pair."""
+    stock = pairs()
+    with running_server(tmp_path, cache_bytes=0, default_model="rootsift") as server:
+
+        def ask() -> None:
+            answer = httpx.post(f"{server.url}/v1/match", files=next(stock), timeout=60)
+            assert answer.status_code == 200
+
+        for _ in range(12):
+            ask()
+        before = _page_faults(server)
+        for _ in range(6):
+            ask()
+        assert (_page_faults(server) - before) / 6 < 5000
 
 
 def test_keys_and_rates_are_looked_at_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
