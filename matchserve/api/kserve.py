@@ -23,6 +23,7 @@ from matchserve.api.routes_info import Name
 from matchserve.api.service import Service
 from matchserve.encoding import to_json
 from matchserve.engine.deadline import DeadlineClock
+from matchserve.engine.patch_queue import Threads
 from matchserve.engine.served import ServedModel
 from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
@@ -183,8 +184,9 @@ async def infer(request: Request, name: Name, version: str | None = None) -> Res
         del body
         check_patch_count(len(patches), service)
 
-        def work(clock: DeadlineClock, _: bool) -> Response:  # noqa: FBT001
-            return _answer(ask, model.bound(clock).describe_patches(patches), model.card)
+        def work(clock: DeadlineClock, threads: Threads) -> Response:
+            rows = model.bound(clock, threads).describe_patches(patches)
+            return _answer(ask, rows, model.card)
 
         return await service.run(request, FEATURES_MEGAPIXELS, work)
 

@@ -51,6 +51,7 @@ from matchserve.api.schemas import (
 )
 from matchserve.api.service import Service
 from matchserve.engine.deadline import DeadlineClock
+from matchserve.engine.patch_queue import Threads
 from matchserve.engine.pipeline import Task
 from matchserve.engine.served import ServedModel
 from matchserve.errors import InvalidParameter
@@ -136,9 +137,9 @@ async def features(request: Request) -> Response:
         fields = ask.fields
         model = service.model(fields.model)
 
-        def work(clock: DeadlineClock, is_alone: bool) -> Answer:  # noqa: FBT001
+        def work(clock: DeadlineClock, threads: Threads) -> Answer:
             options = fields.options(service.settings.working_side)
-            found = service.pipeline.features(ask.images[0], Task(model, options, clock, is_alone))
+            found = service.pipeline.features(ask.images[0], Task(model, options, clock, threads))
             timings = clock.timings_ms()
             extra = {"truncated": len(found) >= fields.max_keypoints, "timings_ms": timings}
             as_base64 = fields.descriptors == "base64"
@@ -201,8 +202,8 @@ async def patches(request: Request, model: Annotated[str, Query(max_length=256)]
 
     async with _asked(request, (OCTETS, JSON), parse) as (served, array, as_base64):
 
-        def work(clock: DeadlineClock, _: bool) -> Answer:  # noqa: FBT001
-            rows = served.bound(clock).describe_patches(array)
+        def work(clock: DeadlineClock, threads: Threads) -> Answer:
+            rows = served.bound(clock, threads).describe_patches(array)
             timings = clock.timings_ms()
             service.metrics.observe_stages(timings)
             body = patches_answer(
@@ -247,9 +248,9 @@ async def _match_images(request: Request, ask: ImagesAsk[MatchFields], wanted: s
     model = service.model(fields.model)
     images = (ask.images[0], ask.images[1])
 
-    def work(clock: DeadlineClock, is_alone: bool) -> Answer:  # noqa: FBT001
+    def work(clock: DeadlineClock, threads: Threads) -> Answer:
         options = fields.options(service.settings.working_side)
-        result = service.pipeline.match(images, Task(model, options, clock, is_alone))
+        result = service.pipeline.match(images, Task(model, options, clock, threads))
         with clock.stage("encode"):
             body = match_answer(
                 result, wanted, fields.max_keypoints, lambda: picture(images, result, fields.exif)
@@ -266,8 +267,8 @@ async def _match_features(request: Request, ask: FeaturesAsk) -> Response:
     model = service.model(first.model)
     check_features(ask.features, model.card, service.settings)
 
-    def work(clock: DeadlineClock, is_alone: bool) -> Answer:  # noqa: FBT001
-        task = Task(model, ask.fields.options(), clock, is_alone)
+    def work(clock: DeadlineClock, threads: Threads) -> Answer:
+        task = Task(model, ask.fields.options(), clock, threads)
         result = service.pipeline.match_features(first, second, task)
         body = match_answer(result, wanted, None, lambda: b"")
         service.metrics.observe_result(result)

@@ -16,6 +16,7 @@ from matchserve.api.metrics import Metrics
 from matchserve.engine.admission import Admission
 from matchserve.engine.cache import FeatureCache
 from matchserve.engine.deadline import ClientDeparted, Deadline, DeadlineClock
+from matchserve.engine.patch_queue import Threads
 from matchserve.engine.pipeline import Pipeline
 from matchserve.engine.served import LoadOptions, Models, ServedModel, load_models
 from matchserve.engine.workers import run_in_place
@@ -24,7 +25,7 @@ from matchserve.settings import Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Work = Callable[[DeadlineClock, bool], T]
+Work = Callable[[DeadlineClock, Threads], T]
 
 PROBE_TIMEOUT_S = 5.0
 
@@ -49,7 +50,7 @@ class Service:
         self.admission = Admission(settings.places())
         self.budget = BodyBudget(settings.max_inflight_bytes)
         self.cache = FeatureCache(settings.cache_bytes, self._count_lookup)
-        self.pipeline = Pipeline(self.limits, self.cache, settings.lone_threads())
+        self.pipeline = Pipeline(self.limits, self.cache)
         self.is_draining = False
         self._executor = ThreadPoolExecutor(
             self.admission.places.running, thread_name_prefix="matchserve-request"
@@ -127,8 +128,12 @@ class Service:
     async def _admitted(self, megapixels: float, deadline: Deadline, work: Work[T]) -> T:
         clock = DeadlineClock(deadline)
         place = await self.admission.enter(megapixels, deadline.remaining_s())
-        is_alone = place.is_alone and self.settings.lone_threads() > 1
-        return await run_in_place(self._executor, place, deadline, lambda: work(clock, is_alone))
+        lone_threads = self.settings.lone_threads()
+
+        def threads() -> int:
+            return lone_threads if place.is_alone else 1
+
+        return await run_in_place(self._executor, place, deadline, lambda: work(clock, threads))
 
     def _load_models(self) -> Models:
         settings = self.settings

@@ -40,12 +40,20 @@ class Place:
     """The right to run; give it back with `release`, once the work has really ended."""
 
     def __init__(
-        self, megapixels: float, *, is_alone: bool, on_release: Callable[[Place], None]
+        self,
+        megapixels: float,
+        *,
+        is_alone: Callable[[], bool],
+        on_release: Callable[[Place], None],
     ) -> None:
         self.megapixels = megapixels
-        self.is_alone = is_alone
-        """Nobody else ran or waited when this was granted: all cores may be used."""
+        self._is_alone = is_alone
         self._on_release: Callable[[Place], None] | None = on_release
+
+    @property
+    def is_alone(self) -> bool:
+        """Nobody else runs or waits now: all cores may be used; any thread may ask."""
+        return self._is_alone()
 
     def release(self) -> None:
         """Give the place back; a second call does nothing."""
@@ -154,10 +162,12 @@ class Admission:
         return waiting + megapixels > WAITING_SHARE * self.places.megapixels
 
     def _grant(self, megapixels: float) -> Place:
-        is_alone = not self._running and not self._waiters
-        place = Place(megapixels, is_alone=is_alone, on_release=self._released)
+        place = Place(megapixels, is_alone=self._is_alone, on_release=self._released)
         self._running[place] = self._clock()
         return place
+
+    def _is_alone(self) -> bool:
+        return len(self._running) == 1 and not self._waiters
 
     def _released(self, place: Place) -> None:
         self.released += 1

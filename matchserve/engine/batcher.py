@@ -1,8 +1,9 @@
 """Patches of many requests share one inference.
 
-Each lane is one thread that runs the model single-threaded on the next batch. Many requests fill
-each other's batches; a lone request is cut into batches that all lanes work on, so it gets every
-core without any thread more than there are cores.
+Each lane is one thread that runs the model single-threaded on the next batch, while the thread
+that asked sleeps: under load every request has one of the two at work at any time, so as many
+threads are busy as there are cores. Small requests fill each other's batches; a lone request is
+cut into batches that all lanes work on, so it gets every core.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.engine.deadline import Clock, Deadline
-from matchserve.engine.patch_queue import Job, PatchQueue, Slice
+from matchserve.engine.patch_queue import Job, PatchQueue, Slice, Threads, one_thread
 from matchserve.errors import DeadlineExceeded, InferenceFailed, MatchServeError, ShuttingDown
 from matchserve.types import UInt8
 
@@ -80,8 +81,10 @@ class Batcher:
         with self._changed:
             return self._queue.depth
 
-    def submit(self, patches: UInt8, deadline: Deadline) -> NDArray[Any]:
-        """Describe patches, (N, 1, S, S) with N of at least 1; blocks.
+    def submit(
+        self, patches: UInt8, deadline: Deadline, threads: Threads = one_thread
+    ) -> NDArray[Any]:
+        """Describe patches, (N, 1, S, S) with N of at least 1, on so many threads; blocks.
 
         Raises:
             InferenceFailed: the model failed on a batch that held some of these patches.
@@ -89,18 +92,18 @@ class Batcher:
             ClientDeparted: the client hung up meanwhile.
             ShuttingDown: the batcher was closed.
         """
-        return self.wait(self.enqueue(patches, deadline))
+        return self.wait(self.enqueue(patches, deadline, threads))
 
-    def enqueue(self, patches: UInt8, deadline: Deadline) -> Job:
+    def enqueue(self, patches: UInt8, deadline: Deadline, threads: Threads = one_thread) -> Job:
         """Queue patches; `wait` for the job's rows."""
         deadline.check()
-        job = Job(patches, deadline)
+        job = Job(patches, deadline, threads)
         job.queued_at = self._clock()
         with self._changed:
             if self._is_closed:
                 raise ShuttingDown("the service is shutting down")
             self._queue.put(job)
-            self._changed.notify_all()
+            self._changed.notify()
         return job
 
     def wait(self, job: Job) -> NDArray[Any]:
@@ -120,8 +123,7 @@ class Batcher:
         """End the lanes; what still waits is refused."""
         with self._changed:
             self._is_closed = True
-            waiting = self._queue.take(self._queue.depth)
-            self._queue.fail(waiting, ShuttingDown("the service is shutting down"))
+            self._queue.fail(self._queue.drain(), ShuttingDown("the service is shutting down"))
             self._changed.notify_all()
 
     def _start_lane(self) -> None:
@@ -154,6 +156,8 @@ class Batcher:
             while not lane.is_stale and not self._is_closed:
                 lane.batch = self._queue.take(self.policy.max_patches)
                 if lane.batch:
+                    if self._queue.is_ready:
+                        self._changed.notify()  # one lane wakes the next, as far as there is work
                     self._note_start(lane)
                     return lane.batch
                 self._changed.wait()

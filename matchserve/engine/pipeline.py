@@ -9,6 +9,7 @@ import cv2
 
 from matchserve.engine.cache import FeatureCache, content_key
 from matchserve.engine.deadline import DeadlineClock
+from matchserve.engine.patch_queue import Threads, one_thread
 from matchserve.engine.served import ServedModel
 from matchserve.limits import Limits
 from matchserve.matcher import Matcher, Options
@@ -23,20 +24,20 @@ class Task:
     model: ServedModel
     options: Options
     clock: DeadlineClock
-    is_alone: bool = False
+    threads: Threads = one_thread
 
 
 class Pipeline:
     """Runs `Matcher` for many requests at once, with features kept for images seen before."""
 
-    def __init__(self, limits: Limits, cache: FeatureCache, cpus: int) -> None:
+    def __init__(self, limits: Limits, cache: FeatureCache) -> None:
         self.limits = limits
         self.cache = cache
-        self.cpus = cpus
         # OpenCV's own pool would start as many threads again for every request that runs.
         cv2.setNumThreads(1)
         import_faiss()  # now, and not in the first request
-        self._second_image = ThreadPoolExecutor(cpus, thread_name_prefix="matchserve-image")
+        # One: only a request that is alone has both its images described at once.
+        self._second_image = ThreadPoolExecutor(1, thread_name_prefix="matchserve-image")
 
     def match(self, images: tuple[bytes, bytes], task: Task) -> MatchResult:
         """Match two encoded images; blocks.
@@ -44,7 +45,7 @@ class Pipeline:
         Raises:
             MatchServeError: anything that is wrong with the images, the model or the time.
         """
-        if task.is_alone and self.cpus > 1:
+        if task.threads() > 1:
             second = self._second_image.submit(self.features, images[1], task)
             try:
                 features0 = self.features(images[0], task)
@@ -72,7 +73,7 @@ class Pipeline:
             found = self.cache.get(key)
         if found is not None:
             return found
-        matcher = Matcher(task.model.bound(task.clock), limits=self.limits)
+        matcher = Matcher(task.model.bound(task.clock, task.threads), limits=self.limits)
         features = matcher.features(image, task.options, task.clock)
         self.cache.put(key, features)
         return features
@@ -80,7 +81,7 @@ class Pipeline:
     def match_features(self, features0: Features, features1: Features, task: Task) -> MatchResult:
         """Match two described images."""
         # OpenMP keeps this number per thread: it changes nothing for the other requests.
-        import_faiss().omp_set_num_threads(self.cpus if task.is_alone else 1)
+        import_faiss().omp_set_num_threads(task.threads())
         matcher = Matcher(task.model.bound(task.clock), limits=self.limits)
         return matcher.match_features(features0, features1, task.options, task.clock)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from matchserve.engine.batcher import Batcher, BatchPolicy
 from matchserve.engine.deadline import Deadline, DeadlineClock
+from matchserve.engine.patch_queue import Threads, one_thread
 from matchserve.errors import ModelError
 from matchserve.models.card import ModelCard
 from matchserve.models.descriptor import Descriptor
@@ -52,9 +53,9 @@ class ServedModel:
         """What the model is."""
         return self.descriptor.card
 
-    def bound(self, clock: DeadlineClock) -> BoundDescriptor:
-        """The model as one request sees it."""
-        return BoundDescriptor(self, clock)
+    def bound(self, clock: DeadlineClock, threads: Threads = one_thread) -> BoundDescriptor:
+        """The model as one request sees it, on as many threads as that request may have."""
+        return BoundDescriptor(self, clock, threads)
 
     def probe(self, timeout_s: float) -> None:
         """Describe one patch through the batcher, as a request would.
@@ -73,6 +74,7 @@ class BoundDescriptor:
 
     model: ServedModel
     clock: DeadlineClock
+    threads: Threads = one_thread
 
     @property
     def card(self) -> ModelCard:
@@ -100,7 +102,7 @@ class BoundDescriptor:
             return np.zeros((0, self.card.row_length), dtype)
         batcher = self.model.batcher
         with self.clock.stage("infer"):
-            job = batcher.enqueue(patches, self.clock.deadline)
+            job = batcher.enqueue(patches, self.clock.deadline, self.threads)
             rows = batcher.wait(job)
         if job.started_at is not None:
             self.clock.add("queue", job.started_at - job.queued_at)

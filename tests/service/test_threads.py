@@ -20,7 +20,7 @@ from matchserve.api.body import BodyBudget, received
 from matchserve.hardware import available_cpus
 from matchserve.models.registry import DEFAULT_MODEL
 from tests.in_process import served
-from tests.load.driver import pairs
+from tests.load.driver import lone_median_s, pairs
 from tests.server_process import ServerProcess, running_server
 
 PATCH: dict[str, Any] = {
@@ -62,6 +62,16 @@ def test_memory_is_kept_from_request_to_request(tmp_path: Path) -> None:
         for _ in range(6):
             ask()
         assert (_page_faults(server) - before) / 6 < 5000
+
+
+def test_a_request_kept_to_one_thread_takes_no_more_than_one_core(tmp_path: Path) -> None:
+    """On a busy machine it takes less than one, so other work cannot make this fail."""
+    stock = pairs()
+    with running_server(tmp_path, cache_bytes=0, lone_request_threads=1) as server:
+        lone_median_s(server.url, stock, 1)
+        start, cpu_s = time.perf_counter(), server.cpu_s()
+        lone_median_s(server.url, stock, 3)
+        assert server.cpu_s() - cpu_s <= 1.1 * (time.perf_counter() - start)
 
 
 def test_keys_and_rates_are_looked_at_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:

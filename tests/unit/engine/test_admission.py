@@ -22,8 +22,42 @@ def test_a_lone_request_is_told_that_it_is_alone() -> None:
     async def body() -> None:
         admission = Admission(Places(running=2, waiting=2, megapixels=10))
         first = await admission.enter(1, 1)
+        assert first.is_alone
         second = await admission.enter(1, 1)
-        assert (first.is_alone, second.is_alone) == (True, False)
+        assert (first.is_alone, second.is_alone) == (False, False)
+        first.release()
+        assert second.is_alone
+
+    run(body())
+
+
+def test_whoever_is_waited_for_is_not_alone() -> None:
+    async def body() -> None:
+        admission = Admission(Places(running=1, waiting=2, megapixels=10))
+        first = await admission.enter(1, 1)
+        waiter = asyncio.create_task(admission.enter(1, 5))
+        await asyncio.sleep(0)
+        assert not first.is_alone
+        first.release()
+        assert (await waiter).is_alone
+
+    run(body())
+
+
+def test_places_are_given_in_the_order_of_asking() -> None:
+    async def body() -> None:
+        admission = Admission(Places(running=2, waiting=20, megapixels=10))
+        served: list[int] = []
+
+        async def one(number: int, turns: int) -> None:
+            place = await admission.enter(1, 5)
+            served.append(number)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            place.release()
+
+        await asyncio.gather(*(one(number, 1 + number % 3) for number in range(20)))
+        assert served == list(range(20))
 
     run(body())
 

@@ -41,21 +41,25 @@ STEPS = st.lists(
 class Interleaving:
     """Drives a queue through arbitrary steps, with any number of batches under way."""
 
-    def __init__(self, batch_limit: int) -> None:
+    def __init__(self, batch_limit: int, threads: int) -> None:
         self.queue = PatchQueue()
         self.limit = batch_limit
+        self.threads = threads
         self.jobs: list[Job] = []
         self.under_way: list[list[Slice]] = []
         self.failed: set[int] = set()
 
     def step(self, action: str, number: int) -> None:
         if action == "put":
-            job = Job(patches_of(len(self.jobs), 1 + number), Deadline(1e6))
+            job = Job(patches_of(len(self.jobs), 1 + number), Deadline(1e6), lambda: self.threads)
             self.jobs.append(job)
             self.queue.put(job)
         elif action == "take":
             if batch := self.queue.take(self.limit):
                 self.under_way.append(batch)
+            for job in self.jobs:
+                working = sum(part.job is job for batch in self.under_way for part in batch)
+                assert job.batches == working <= self.threads
         elif action == "depart" and self.jobs:
             self.jobs[number % len(self.jobs)].deadline.depart()
         elif self.under_way:
@@ -78,11 +82,11 @@ class Interleaving:
 
 
 @settings(max_examples=2000, deadline=None, derandomize=True)
-@given(steps=STEPS, batch_limit=st.integers(1, 70))
+@given(steps=STEPS, batch_limit=st.integers(1, 70), threads=st.integers(1, 3))
 def test_every_interleaving_gives_every_job_its_own_rows(
-    steps: list[Step], batch_limit: int
+    steps: list[Step], batch_limit: int, threads: int
 ) -> None:
-    run = Interleaving(batch_limit)
+    run = Interleaving(batch_limit, threads)
     for action, number in steps:
         run.step(action, number)
     run.drain()
@@ -108,7 +112,7 @@ def test_departed_jobs_are_not_described() -> None:
 
 def test_a_batch_holds_patches_of_several_jobs_up_to_its_limit() -> None:
     queue = PatchQueue()
-    jobs = [Job(patches_of(i, 30), Deadline(1e6)) for i in range(3)]
+    jobs = [Job(patches_of(i, 30), Deadline(1e6), lambda: 2) for i in range(3)]
     for job in jobs:
         queue.put(job)
     first, second = queue.take(64), queue.take(64)
@@ -118,6 +122,77 @@ def test_a_batch_holds_patches_of_several_jobs_up_to_its_limit() -> None:
         (jobs[2], 0, 4),
     ]
     assert [(part.job, part.start, part.stop) for part in second] == [(jobs[2], 4, 30)]
+
+
+def test_a_one_thread_job_is_not_split_to_fill_a_batch() -> None:
+    """Its other patches would wait for that batch while a lane stands idle."""
+    queue = PatchQueue()
+    small, large = (Job(patches_of(i, count), Deadline(1e6)) for i, count in ((0, 10), (1, 100)))
+    queue.put(small)
+    queue.put(large)
+    assert [(part.job, part.stop) for part in queue.take(64)] == [(small, 10)]
+    assert [(part.job, part.stop) for part in queue.take(64)] == [(large, 64)]
+    assert queue.take(64) == []
+
+
+class Meeting:
+    """A model that says how many lanes were in it at once, as far as `expected`."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+        self.most = 0
+        self._inside = 0
+        self._changed = threading.Condition()
+
+    def describe(self, patches: UInt8) -> Float32:
+        with self._changed:
+            self._inside += 1
+            self.most = max(self.most, self._inside)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.most >= self.expected, timeout=0.2)
+            self._inside -= 1
+        return describe(patches)
+
+
+def test_a_one_thread_job_keeps_one_lane_busy() -> None:
+    meeting = Meeting(expected=2)
+    batcher = Batcher(lambda: meeting.describe, BatchPolicy(lanes=3, max_patches=8))
+    patches = patches_of(1, 32)
+    np.testing.assert_allclose(batcher.submit(patches, Deadline(30)), describe(patches), atol=1e-6)
+    assert meeting.most == 1
+    batcher.close()
+
+
+def test_a_job_has_as_many_lanes_as_it_may_have_threads() -> None:
+    meeting = Meeting(expected=2)
+    batcher = Batcher(lambda: meeting.describe, BatchPolicy(lanes=3, max_patches=8))
+    batcher.submit(patches_of(1, 64), Deadline(30), lambda: 2)
+    assert meeting.most == 2
+    batcher.close()
+
+
+def test_one_thread_jobs_of_two_requests_run_side_by_side() -> None:
+    meeting = Meeting(expected=2)
+    batcher = Batcher(lambda: meeting.describe, BatchPolicy(lanes=2, max_patches=8))
+    jobs = [batcher.enqueue(patches_of(owner, 32), Deadline(30)) for owner in range(2)]
+    for job in jobs:
+        np.testing.assert_allclose(batcher.wait(job), describe(job.patches), atol=1e-6)
+    assert meeting.most == 2
+    batcher.close()
+
+
+def test_a_job_gets_the_lanes_of_a_request_that_has_ended() -> None:
+    threads = [1]
+    meeting = Meeting(expected=2)
+
+    def watched(patches: UInt8) -> Float32:
+        threads[0] = 2  # from the first batch on, whoever else ran is gone
+        return meeting.describe(patches)
+
+    batcher = Batcher(lambda: watched, BatchPolicy(lanes=2, max_patches=8))
+    batcher.submit(patches_of(1, 64), Deadline(30), lambda: threads[0])
+    assert meeting.most == 2
+    batcher.close()
 
 
 def test_threads_get_their_own_rows_while_others_hang_up() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 
+from matchserve import matcher
 from matchserve.engine.batcher import BatchPolicy
 from matchserve.engine.cache import FeatureCache, content_key, features_bytes
 from matchserve.engine.deadline import ClientDeparted, Deadline, DeadlineClock
@@ -75,28 +78,47 @@ def pair() -> tuple[bytes, bytes]:
     return png(first), png(second)
 
 
-@pytest.mark.parametrize("is_alone", [True, False])
-def test_the_pipeline_gives_what_the_matcher_gives(
-    pair: tuple[bytes, bytes], is_alone: bool
-) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_pipeline_gives_what_the_matcher_gives(pair: tuple[bytes, bytes], threads: int) -> None:
     model = ServedModel(lambda: load_descriptor("rootsift"), BatchPolicy())
-    pipeline = Pipeline(Limits(), FeatureCache(10_000_000), cpus=2)
-    task = Task(model, Options(), DeadlineClock(Deadline(30)), is_alone)
+    pipeline = Pipeline(Limits(), FeatureCache(10_000_000))
+    task = Task(model, Options(), DeadlineClock(Deadline(30)), lambda: threads)
     got = pipeline.match(pair, task)
     expected = Matcher("rootsift").match(*pair)
     np.testing.assert_array_equal(got.matches.pairs, expected.matches.pairs)
     np.testing.assert_allclose(got.features0.keypoints.xy, expected.features0.keypoints.xy)
     assert set(got.timings_ms) >= {"cache", "decode", "detect", "describe", "match", "verify"}
 
-    again = pipeline.match(pair, Task(model, Options(), DeadlineClock(Deadline(30)), is_alone))
+    again = pipeline.match(
+        pair, Task(model, Options(), DeadlineClock(Deadline(30)), lambda: threads)
+    )
     assert pipeline.cache.hits == 2
     assert "detect" not in again.timings_ms
     np.testing.assert_array_equal(again.matches.pairs, expected.matches.pairs)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_request_runs_on_as_many_threads_as_it_may(
+    pair: tuple[bytes, bytes], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[int] = set()
+    find = matcher.detect
+
+    def detect(*args: Any) -> Keypoints:
+        seen.add(threading.get_ident())
+        return find(*args)
+
+    monkeypatch.setattr(matcher, "detect", detect)
+    model = ServedModel(lambda: load_descriptor("rootsift"), BatchPolicy())
+    pipeline = Pipeline(Limits(), FeatureCache(0))
+    pipeline.match(pair, Task(model, Options(), DeadlineClock(Deadline(30)), lambda: threads))
+    assert threading.get_ident() in seen
+    assert len(seen) == threads
+
+
 def test_stages_stop_when_the_time_is_up_or_the_client_is_gone(pair: tuple[bytes, bytes]) -> None:
     model = ServedModel(lambda: load_descriptor("rootsift"), BatchPolicy())
-    pipeline = Pipeline(Limits(), FeatureCache(0), cpus=2)
+    pipeline = Pipeline(Limits(), FeatureCache(0))
     with pytest.raises(DeadlineExceeded):
         pipeline.match(pair, Task(model, Options(), DeadlineClock(Deadline(0.0))))
     departed = Deadline(30)
@@ -107,7 +129,7 @@ def test_stages_stop_when_the_time_is_up_or_the_client_is_gone(pair: tuple[bytes
 
 def test_many_threads_share_one_model(pair: tuple[bytes, bytes]) -> None:
     model = ServedModel(lambda: load_descriptor("rootsift"), BatchPolicy())
-    pipeline = Pipeline(Limits(), FeatureCache(0), cpus=2)
+    pipeline = Pipeline(Limits(), FeatureCache(0))
 
     def once(_: int) -> list[list[int]]:
         task = Task(model, Options(), DeadlineClock(Deadline(60)))
