@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from matchserve.engine.deadline import Deadline
 from matchserve.types import UInt8
 
-
 Threads = Callable[[], int]
 """How many threads a request may keep busy now: asked again and again, as others come and go."""
 
