@@ -18,7 +18,7 @@ from pathlib import Path
 
 from matchserve.hardware import available_cpus
 from matchserve.models.registry import DEFAULT_MODEL
-from tests.load.driver import Seen, closed_loop, encoded_body, lone_median_s, pairs
+from tests.load.driver import Seen, closed_loop, encoded_request, lone_median_s, pairs
 from tests.server_process import ServerProcess, running_server
 
 
@@ -75,7 +75,7 @@ def measure(server: ServerProcess, seconds: float, lone_requests: int = 50) -> F
     cpu = [server.cpu_s()]
     lone_s = lone_median_s(server.url, stock, lone_requests)
     cpu.append(server.cpu_s())
-    stocks = [[encoded_body(i) for i in itertools.islice(stock, 6)] for _ in range(64)]
+    stocks = [[encoded_request(i) for i in itertools.islice(stock, 6)] for _ in range(64)]
     eight = closed_loop(server.url, seconds, stocks[:8])
     rss_eight = server.rss()
     cpu.append(server.cpu_s())
