@@ -172,23 +172,23 @@ _INFER: dict[str, Any] = {
 async def infer(request: Request, name: Name, version: str | None = None) -> Response:
     """Descriptors of a tensor of patches."""
     service = service_of(request)
-    service.admission.refuse_if_full()
-    model = _model(service, name, version)
-    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-    if kind not in (JSON, OCTETS):
-        raise UnsupportedMedia(f"the body must be {JSON}, with or without binary tensors")
-    async with received(request, service.settings.max_body_bytes, service.budget) as body:
-        ask, patches = await service.aside(
-            _parse, body, request.headers.get(HEADER_LENGTH), model.card
-        )
-        del body
-        check_patch_count(len(patches), service)
+    with service.admission.arriving(request):
+        model = _model(service, name, version)
+        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if kind not in (JSON, OCTETS):
+            raise UnsupportedMedia(f"the body must be {JSON}, with or without binary tensors")
+        async with received(request, service.settings.max_body_bytes, service.budget) as body:
+            ask, patches = await service.aside(
+                _parse, body, request.headers.get(HEADER_LENGTH), model.card
+            )
+            del body
+            check_patch_count(len(patches), service)
 
-        def work(clock: DeadlineClock, threads: Threads) -> Response:
-            rows = model.bound(clock, threads).describe_patches(patches)
-            return _answer(ask, rows, model.card)
+            def work(clock: DeadlineClock, threads: Threads) -> Response:
+                rows = model.bound(clock, threads).describe_patches(patches)
+                return _answer(ask, rows, model.card)
 
-        return await service.run(request, FEATURES_MEGAPIXELS, work)
+            return await service.run(request, FEATURES_MEGAPIXELS, work)
 
 
 def _model(service: Service, name: str, version: str | None) -> ServedModel:

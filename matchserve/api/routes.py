@@ -86,17 +86,17 @@ async def _asked(
 ) -> AsyncIterator[T]:
     """Receive a body and parse it on a thread; its bytes count as held until the block ends."""
     service = service_of(request)
-    service.admission.refuse_if_full()
-    is_chunked = "transfer-encoding" in request.headers
-    if not is_chunked and request.headers.get("content-length", "0") == "0":
-        raise MissingImage("the body is empty")
-    kind = media_type(request, types)
-    mark = boundary(request) if kind == MULTIPART else b""
-    async with received(request, service.settings.max_body_bytes, service.budget) as data:
-        body = Body(data, kind, mark)
-        ask = await service.aside(parse, body)
-        del data, body  # what was parsed holds the images; a waiting request need not hold both
-        yield ask
+    with service.admission.arriving(request):
+        is_chunked = "transfer-encoding" in request.headers
+        if not is_chunked and request.headers.get("content-length", "0") == "0":
+            raise MissingImage("the body is empty")
+        kind = media_type(request, types)
+        mark = boundary(request) if kind == MULTIPART else b""
+        async with received(request, service.settings.max_body_bytes, service.budget) as data:
+            body = Body(data, kind, mark)
+            ask = await service.aside(parse, body)
+            del data, body  # what was parsed holds the images; who waits need not hold both
+            yield ask
 
 
 @router.post(

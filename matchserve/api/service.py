@@ -83,7 +83,7 @@ class Service:
             MatchServeError: no place, no time, nobody there, or whatever `work` raises.
         """
         deadline = Deadline(self.settings.deadline_s)
-        task = asyncio.ensure_future(self._admitted(megapixels, deadline, work))
+        task = asyncio.ensure_future(self._admitted(request, megapixels, deadline, work))
         departure = asyncio.ensure_future(_departure(request))
         try:
             await asyncio.wait({task, departure}, return_when=asyncio.FIRST_COMPLETED)
@@ -125,9 +125,11 @@ class Service:
             if isinstance(model, ServedModel):
                 model.batcher.close()
 
-    async def _admitted(self, megapixels: float, deadline: Deadline, work: Work[T]) -> T:
+    async def _admitted(
+        self, request: Request, megapixels: float, deadline: Deadline, work: Work[T]
+    ) -> T:
         clock = DeadlineClock(deadline)
-        place = await self.admission.enter(megapixels, deadline.remaining_s())
+        place = await self.admission.enter(megapixels, deadline.remaining_s(), request)
         lone_threads = self.settings.lone_threads()
 
         def threads() -> int:

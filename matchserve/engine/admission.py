@@ -11,7 +11,8 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from matchserve.errors import DeadlineExceeded, ImageTooLarge, Overloaded, ShuttingDown
@@ -19,6 +20,8 @@ from matchserve.errors import DeadlineExceeded, ImageTooLarge, Overloaded, Shutt
 MIN_RETRY_S, MAX_RETRY_S = 1, 30
 # Waiting requests hold encoded images only, so more megapixels may wait than run.
 WAITING_SHARE = 8
+# A body that takes longer to arrive keeps nobody else out, or a few slow senders would.
+ARRIVAL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Admission:
         self._clock = clock
         self._running: dict[Place, float] = {}
         self._waiters: deque[_Waiter] = deque()
+        self._arrivals: dict[object, float] = {}
         self._service_s = 1.0
         self._is_closed = False
         self.released = 0
@@ -89,8 +93,8 @@ class Admission:
         """Take nothing new; what was taken is still served."""
         self._is_closed = True
 
-    async def enter(self, megapixels: float, timeout_s: float) -> Place:
-        """Wait for a place.
+    async def enter(self, megapixels: float, timeout_s: float, who: object = None) -> Place:
+        """Wait for a place; `who` was said to be `arriving` and is no longer.
 
         Raises:
             ImageTooLarge: the images would not fit even alone.
@@ -98,11 +102,11 @@ class Admission:
             DeadlineExceeded: none became free in time.
             ShuttingDown: the service is draining.
         """
+        self._arrivals.pop(who, None)
         self._refuse(megapixels)
         if not self._waiters and self._fits(megapixels):
             return self._grant(megapixels)
-        self.refuse_if_full()
-        if self._is_full(megapixels):
+        if len(self._waiters) >= self._waiting_places() or self._is_full(megapixels):
             raise self._overloaded()
         waiter = _Waiter(asyncio.get_running_loop().create_future(), megapixels)
         self._waiters.append(waiter)
@@ -115,23 +119,41 @@ class Admission:
             self._leave(waiter)
             raise
 
-    def refuse_if_full(self) -> None:
-        """Refuse at the door, before a body is read or a byte of it looked at.
+    @contextmanager
+    def arriving(self, who: object) -> Iterator[None]:
+        """Keep a place free for a moment, while a body is received and parsed, until `enter`.
+
+        Whoever cannot have one is refused here, before a byte of the body is looked at, and not
+        after its parsing has taken time from those that run.
 
         Raises:
             Overloaded: every place to run and to wait in is taken.
             ShuttingDown: the service is draining.
         """
         self._refuse(0.0)
-        is_running_full = self._waiters or len(self._running) >= self.places.running
-        if is_running_full and len(self._waiters) >= self.places.waiting:
+        if len(self._waiters) + self._arrivals_lately() >= self._waiting_places():
             raise self._overloaded()
+        self._arrivals[who] = self._clock()
+        try:
+            yield
+        finally:
+            self._arrivals.pop(who, None)
+
+    def _arrivals_lately(self) -> int:
+        oldest = self._clock() - ARRIVAL_S
+        return sum(since > oldest for since in self._arrivals.values())
+
+    def _waiting_places(self) -> int:
+        """How many may wait, those counted that would not have to."""
+        free = 0 if self._waiters else max(0, self.places.running - len(self._running))
+        return self.places.waiting + free
 
     def _overloaded(self) -> Overloaded:
+        waiting = self.waiting + self._arrivals_lately()
         return Overloaded(
-            f"{self.running} requests run and {self.waiting} wait; try again later",
+            f"{self.running} requests run and {waiting} wait; try again later",
             limit=self.places.running + self.places.waiting,
-            value=self.running + self.waiting,
+            value=self.running + waiting,
             retry_after_s=self.retry_after_s(),
         )
 

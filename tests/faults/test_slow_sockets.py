@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from matchserve.engine.admission import ARRIVAL_S
 from matchserve.pattern import generate_pair
 from tests.conftest import encoded
 from tests.server_process import ServerProcess, running_server
@@ -83,6 +84,21 @@ def test_slow_sockets_are_closed(tmp_path: Path) -> None:
         assert seconds_until_all_are_closed(server, 200, 20) < 4.5
     assert not honest.bad
     assert honest.times
+
+
+def test_bodies_that_do_not_come_take_no_places(tmp_path: Path) -> None:
+    """Twice as many as there are places, each with a complete head."""
+    with running_server(tmp_path, cache_bytes=0, running=1, waiting=1) as server:
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                connection = socket.create_connection(("127.0.0.1", server.port))
+                stack.enter_context(contextlib.closing(connection))
+                connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
+            time.sleep(2 * ARRIVAL_S)
+            with Honest(server) as honest:
+                time.sleep(1)
+        assert honest.times
+        assert not honest.bad
 
 
 @pytest.mark.slow

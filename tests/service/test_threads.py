@@ -16,7 +16,9 @@ import psutil
 import pytest
 from starlette.requests import Request
 
+from matchserve.api import routes
 from matchserve.api.body import BodyBudget, received
+from matchserve.engine import admission
 from matchserve.hardware import available_cpus
 from matchserve.models.registry import DEFAULT_MODEL
 from tests.in_process import served
@@ -85,6 +87,55 @@ def test_keys_and_rates_are_looked_at_on_the_event_loop(monkeypatch: pytest.Monk
         assert client.get("/v2/models/sift").status_code == 200
     assert len(seen) == 1
     assert "worker" not in seen.pop().lower()
+
+
+def test_who_is_refused_is_refused_before_parsing_and_keeps_the_connection(
+    monkeypatch: pytest.MonkeyPatch, pair: dict[str, bytes]
+) -> None:
+    parsed: list[int] = []
+    release = threading.Event()
+    parse = routes.match_ask
+
+    def counted(*args: Any) -> Any:
+        parsed.append(1)
+        return parse(*args)
+
+    monkeypatch.setattr(routes, "match_ask", counted)
+    monkeypatch.setattr(admission, "ARRIVAL_S", 60.0)  # however busy this machine is
+    with served(running=1, waiting=1, default_model="rootsift") as (client, service):
+        match = service.pipeline.match
+
+        def held(*args: Any) -> Any:
+            release.wait(30)
+            return match(*args)
+
+        monkeypatch.setattr(service.pipeline, "match", held)
+
+        def ask(_: int) -> int:
+            with httpx.Client(base_url=client.base_url, timeout=60, verify=False) as own:
+                answer = own.post("/v1/match", files=pair)
+                if answer.status_code == 429:
+                    refused.append(answer)
+                    again = own.get("/healthz")
+                    addresses.append({_address(answer), _address(again)})
+                return answer.status_code
+
+        refused: list[httpx.Response] = []
+        addresses: list[set[object]] = []
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            asked = [pool.submit(ask, number) for number in range(12)]
+            end = time.monotonic() + 20
+            while len(addresses) < 10 and time.monotonic() < end:
+                time.sleep(0.01)
+            release.set()
+            assert sorted(a.result() for a in asked) == [200] * 2 + [429] * 10
+    assert all(len(both) == 1 for both in addresses)
+    assert {a.json()["code"] for a in refused} == {"overloaded"}
+    assert len(parsed) == 2
+
+
+def _address(answer: httpx.Response) -> object:
+    return answer.extensions["network_stream"].get_extra_info("client_addr")
 
 
 def test_many_probes_of_a_hanging_model_are_one(monkeypatch: pytest.MonkeyPatch) -> None:

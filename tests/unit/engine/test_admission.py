@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matchserve.engine.admission import Admission, Place, Places
+from matchserve.engine.admission import ARRIVAL_S, Admission, Place, Places
 from matchserve.errors import DeadlineExceeded, ImageTooLarge, Overloaded, ShuttingDown
 
 
@@ -78,6 +78,45 @@ def test_full_places_refuse_at_once_with_a_time_to_come_back() -> None:
         assert (admission.running, admission.waiting) == (0, 0)
 
     run(body())
+
+
+def test_who_is_at_the_door_counts_as_one_who_waits() -> None:
+    async def body() -> None:
+        admission = Admission(Places(running=1, waiting=1, megapixels=10))
+        with admission.arriving("a"), admission.arriving("b"):
+            with pytest.raises(Overloaded) as refusal, admission.arriving("c"):
+                pass
+            assert (refusal.value.limit, refusal.value.value) == (2, 2)
+            # Those who were let in are not refused for each other's sake, nor counted twice.
+            first = await admission.enter(1, 1, "a")
+            second = asyncio.create_task(admission.enter(1, 5, "b"))
+            await asyncio.sleep(0)
+            first.release()
+            with admission.arriving("c"):
+                pass
+            (await second).release()
+        with admission.arriving("a"), admission.arriving("b"):
+            pass
+
+    run(body())
+
+
+def test_who_stays_at_the_door_keeps_nobody_out() -> None:
+    now = 0.0
+    admission = Admission(Places(running=1, waiting=0, megapixels=10), clock=lambda: now)
+    with admission.arriving("a"):
+        with pytest.raises(Overloaded), admission.arriving("b"):
+            pass
+        now = ARRIVAL_S
+        with admission.arriving("b"):
+            pass
+
+
+def test_nobody_arrives_at_a_closed_admission() -> None:
+    admission = Admission(Places(running=1, waiting=1, megapixels=10))
+    admission.close()
+    with pytest.raises(ShuttingDown), admission.arriving("a"):
+        pass
 
 
 def test_large_images_run_alone_and_too_large_ones_never() -> None:
