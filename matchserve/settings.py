@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     megapixels: Annotated[float, Field(gt=0)] | None = None
     threads: Positive | None = None
     lone_request_threads: Positive | None = None
-    """Threads of a request that finds the service idle; 1 keeps every request on one core."""
+    """Threads of a request while it is the only one; 1 keeps every request on one core."""
     batch_patches: Positive = 64
     cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
 
@@ -98,7 +98,7 @@ class Settings(BaseSettings):
         return self.threads or max(1, available_cpus() // self.workers)
 
     def lone_threads(self) -> int:
-        """Cores of a request that finds the service idle."""
+        """Cores of a request while it is the only one."""
         return self.lone_request_threads or self.cpus()
 
     def places(self) -> Places:

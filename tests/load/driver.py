@@ -37,6 +37,11 @@ class Seen:
         """Good answers a second."""
         return len(self.ok_s) / self.seconds
 
+    def counts(self) -> str:
+        """How often each status was seen, and how many connections broke."""
+        seen = ", ".join(f"{n} x {status}" for status, n in sorted(self.statuses.items()))
+        return f"{seen}, {self.broken} broken" if self.broken else seen
+
     def p(self, percent: float, of: str = "ok_s") -> float:
         values = getattr(self, of)
         return float(np.percentile(values, percent)) if values else float("nan")
