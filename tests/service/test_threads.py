@@ -17,6 +17,7 @@ import pytest
 from starlette.requests import Request
 
 from matchserve.api import routes
+from matchserve.api.asks import match_ask
 from matchserve.api.body import BodyBudget, received
 from matchserve.engine import admission
 from matchserve.hardware import available_cpus
@@ -94,11 +95,10 @@ def test_who_is_refused_is_refused_before_parsing_and_keeps_the_connection(
 ) -> None:
     parsed: list[int] = []
     release = threading.Event()
-    parse = routes.match_ask
 
     def counted(*args: Any) -> Any:
         parsed.append(1)
-        return parse(*args)
+        return match_ask(*args)
 
     monkeypatch.setattr(routes, "match_ask", counted)
     monkeypatch.setattr(admission, "ARRIVAL_S", 60.0)  # however busy this machine is

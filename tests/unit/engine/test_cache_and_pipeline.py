@@ -25,6 +25,7 @@ from matchserve.matcher import Matcher, Options
 from matchserve.models.registry import load_descriptor
 from matchserve.pattern import generate_pair
 from matchserve.types import Features, Keypoints
+from matchserve.vision.keypoints import detect
 
 
 def features(count: int) -> Features:
@@ -102,13 +103,12 @@ def test_a_request_runs_on_as_many_threads_as_it_may(
     pair: tuple[bytes, bytes], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: set[int] = set()
-    find = matcher.detect
 
-    def detect(*args: Any) -> Keypoints:
+    def watched(*args: Any) -> Keypoints:
         seen.add(threading.get_ident())
-        return find(*args)
+        return detect(*args)
 
-    monkeypatch.setattr(matcher, "detect", detect)
+    monkeypatch.setattr(matcher, "detect", watched)
     model = ServedModel(lambda: load_descriptor("rootsift"), BatchPolicy())
     pipeline = Pipeline(Limits(), FeatureCache(0))
     pipeline.match(pair, Task(model, Options(), DeadlineClock(Deadline(30)), lambda: threads))
