@@ -178,7 +178,8 @@ class Verification:
 
     `matrix` is the homography, fundamental or essential matrix from image 0 to image 1, `None`
     when no model was found; `pose` is (R | t), 3x4, with t of unit length, only for `kind="pose"`.
-    `confidence` is the probability that this many inliers are not chance (see `vision.geometry`).
+    `confidence` is the probability that this many inliers are not chance, `log_nfa` the natural
+    logarithm of how many such agreements chance would give, at most 0 (see `vision.geometry`).
     """
 
     kind: VerifyKind
@@ -186,6 +187,7 @@ class Verification:
     inliers: Bool
     confidence: float
     pose: Float64 | None = None
+    log_nfa: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inliers", _frozen(self.inliers, np.bool_, (None,), "inliers"))
@@ -197,13 +199,18 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchResult:
-    """Two described images, their matches and what geometry says of them."""
+    """Two described images, their matches and what geometry says of them.
+
+    `same_scene` is the probability that both show one scene; None when no geometry was asked for,
+    or the model's card has no calibration for that geometry.
+    """
 
     features0: Features
     features1: Features
     matches: Matches
     verification: Verification
     timings_ms: Mapping[str, float] = field(default_factory=dict)
+    same_scene: float | None = None
 
     @property
     def model(self) -> str:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from matchserve.errors import MatchServeError
+from training.calibration import commands as calibration_commands
 from training.data import commands as data_commands
 from training.errors import RecipeError
 from training.evaluation import commands as evaluation_commands
@@ -26,6 +27,7 @@ app.add_typer(data_commands.app, name="data")
 app.command()(evaluation_commands.evaluate)
 app.command()(evaluation_commands.compare)
 app.command()(evaluation_commands.picture)
+app.command()(calibration_commands.calibrate)
 
 SetOption = Annotated[
     list[str] | None,

@@ -14,6 +14,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from matchserve.errors import MatchServeError, ModelCorrupt, ModelMissing
+from matchserve.models.calibration import Calibration
 from matchserve.types import DescriptorKind, PatchSpec
 
 CARD_FILE = "card.json"
@@ -45,6 +46,8 @@ class ModelCard(BaseModel):
     recipe: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, Any] = Field(default_factory=dict)
     """Benchmark name to its figures, each with the command that prints them again."""
+    calibration: Calibration | None = None
+    """How `same_scene` is computed; without, it is null in every answer of this model."""
     notes: str = ""
 
     @model_validator(mode="after")

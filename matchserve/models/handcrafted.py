@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 import cv2
 import numpy as np
 
 from matchserve.errors import InferenceFailed, InvalidParameter
+from matchserve.models.calibration import Calibration, read_calibration
 from matchserve.models.card import ModelCard
 from matchserve.types import Float32, Image, Keypoints, PatchSpec, UInt8
 from matchserve.vision.keypoints import to_opencv
@@ -17,6 +21,7 @@ _METHODS = {
     "rootsift": "RootSIFT (Arandjelović and Zisserman 2012): square root of L1-normalised SIFT",
 }
 NAMES = tuple(_METHODS)
+BUILT_IN = Path(__file__).resolve().parent / "built_in"
 
 
 def card(name: str, patch: PatchSpec = SIFT_PATCH) -> ModelCard:
@@ -29,7 +34,19 @@ def card(name: str, patch: PatchSpec = SIFT_PATCH) -> ModelCard:
         patch=patch,
         licence="Apache-2.0 (OpenCV)",
         method=_METHODS[name],
+        calibration=_calibration(name),
     )
+
+
+def calibration_directory(name: str) -> Path:
+    """Where the calibration of a built-in descriptor is kept, with its diagram."""
+    return BUILT_IN / name
+
+
+@cache
+def _calibration(name: str) -> Calibration | None:
+    directory = calibration_directory(name)
+    return read_calibration(directory) if directory.is_dir() else None
 
 
 class HandcraftedDescriptor:

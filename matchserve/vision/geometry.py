@@ -95,14 +95,13 @@ def verify(
     places, agreeing = _places(p0, p1), _places(p0[inliers], p1[inliers])
     if matrix is None or agreeing <= _SAMPLE[options.kind]:
         return Verification(options.kind, None, np.zeros(count, np.bool_), 0.0)
-    confidence = chance_confidence(
-        places, agreeing, _SAMPLE[options.kind], _chance(options, sizes[1])
-    )
-    return Verification(options.kind, matrix, inliers, confidence, pose)
+    log_nfa = log_false_alarms(places, agreeing, _SAMPLE[options.kind], _chance(options, sizes[1]))
+    confidence = 1.0 - math.exp(log_nfa)
+    return Verification(options.kind, matrix, inliers, confidence, pose, log_nfa)
 
 
-def chance_confidence(matches: int, inliers: int, sample: int, chance: float) -> float:
-    """1 - NFA: near 1 when `inliers` of `matches` cannot be chance, 0 when they may be."""
+def log_false_alarms(matches: int, inliers: int, sample: int, chance: float) -> float:
+    """log NFA of `inliers` among `matches`, no more than 0; it never rises with the inliers."""
     if inliers <= sample or matches <= sample:
         return 0.0
     log_nfa = (
@@ -111,7 +110,7 @@ def chance_confidence(matches: int, inliers: int, sample: int, chance: float) ->
         + _log_binomial(inliers, sample)
         + (inliers - sample) * math.log(chance)
     )
-    return 1.0 - math.exp(log_nfa) if log_nfa < 0 else 0.0
+    return min(log_nfa, 0.0)
 
 
 def _places(p0: Float64, p1: Float64) -> int:

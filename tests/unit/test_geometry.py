@@ -8,7 +8,7 @@ import pytest
 
 from matchserve.errors import InvalidParameter
 from matchserve.types import Float64, VerifyKind
-from matchserve.vision.geometry import Camera, VerifyOptions, chance_confidence, verify
+from matchserve.vision.geometry import Camera, VerifyOptions, log_false_alarms, verify
 
 SIZES = ((800, 600), (800, 600))
 CAMERA = Camera(700, 700, 399.5, 299.5)
@@ -170,12 +170,19 @@ def test_chance_is_that_of_the_second_image() -> None:
     assert small.confidence < large.confidence
 
 
-def test_confidence_grows_with_inliers() -> None:
-    values = [chance_confidence(300, k, 4, 1e-4) for k in range(4, 60)]
+@pytest.mark.parametrize("sample", [4, 5, 7])
+@pytest.mark.parametrize("matches", [8, 30, 300, 3000])
+@pytest.mark.parametrize("chance", [1e-5, 1e-2, 0.1])
+def test_false_alarms_fall_with_inliers(matches: int, sample: int, chance: float) -> None:
+    values = [log_false_alarms(matches, k, sample, chance) for k in range(4, matches + 1)]
     assert values[0] == 0.0
-    assert values == sorted(values)
-    assert values[-1] > 0.999999
-    assert chance_confidence(300, 20, 7, 0.9) == 0.0
+    assert values == sorted(values, reverse=True)
+    assert values[-1] < 0
+
+
+def test_what_chance_can_do_is_no_evidence() -> None:
+    assert log_false_alarms(300, 60, 4, 1e-4) < math.log(1e-6)
+    assert log_false_alarms(300, 20, 7, 0.9) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""From what the matches amount to, the probability that two images show one scene.
+
+A logistic function of a few numbers, fitted for each model and kind of geometry by
+`python -m training calibrate` and kept in the model's card. No coefficient is negative, so one
+more inlier never makes it less probable; and no answer is surer than the pairs it was fitted on
+allow: among n of them, what never happened may still happen once in n + 2 times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from matchserve.errors import ModelCorrupt
+from matchserve.types import VerifyKind
+from matchserve.vision.evidence import Evidence
+
+CALIBRATION_FILE = "calibration.json"
+DIAGRAM_FILE = "reliability.png"
+
+FeatureName = Literal["log_evidence", "log_inliers", "log_inlier_share", "inlier_ratio", "coverage"]
+CalibratedKind = Literal["homography", "fundamental"]
+
+# Counts grow with the keypoints asked for, and so does what chance can do: the evidence and the
+# share of inliers, which fall with the number of matches, make up for it.
+FEATURES: dict[FeatureName, Callable[[Evidence], float]] = {
+    "log_evidence": lambda found: math.log1p(-found.log_nfa),
+    "log_inliers": lambda found: math.log1p(found.inliers),
+    "log_inlier_share": lambda found: math.log((1 + found.inliers) / (1 + found.matches)),
+    "inlier_ratio": lambda found: found.inlier_ratio,
+    "coverage": lambda found: found.coverage,
+}
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_Inside = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ReliabilityBin(_Frozen):
+    """Pairs of scenes not fitted on that were given about one probability, and how many were so.
+
+    `predicted` is their mean, `observed` the share that shows one scene if the prior holds.
+    """
+
+    predicted: _Share
+    observed: _Share
+    same: Annotated[int, Field(ge=0)]
+    different: Annotated[int, Field(ge=0)]
+
+
+class GeometryCalibration(_Frozen):
+    """The logistic function for one kind of geometry, with how it did on scenes not fitted on."""
+
+    intercept: _Finite
+    coefficients: dict[FeatureName, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+    low: _Inside
+    high: _Inside
+    held_out: dict[str, _Finite] = Field(default_factory=dict)
+    reliability: tuple[ReliabilityBin, ...] = ()
+
+    @model_validator(mode="after")
+    def _limits_are_a_range(self) -> GeometryCalibration:
+        if not self.low < self.high:
+            raise ValueError("low must be below high")
+        return self
+
+    def probability(self, found: Evidence) -> float:
+        """How probable it is that such evidence comes from two images of one scene."""
+        parts = (weight * FEATURES[name](found) for name, weight in self.coefficients.items())
+        return min(max(logistic(self.intercept + sum(parts)), self.low), self.high)
+
+
+class Calibration(_Frozen):
+    """What a card says of `same_scene`.
+
+    `prior` is how probable one scene was held to be before looking; `protocol` and `command` say
+    what it was fitted on, and how it is fitted again.
+    """
+
+    prior: _Inside
+    geometries: Annotated[dict[CalibratedKind, GeometryCalibration], Field(min_length=1)]
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    command: str = ""
+
+    def probability(self, kind: VerifyKind, found: Evidence) -> float | None:
+        """How probable it is that both images show one scene; None for a kind not fitted."""
+        if kind == "none" or kind == "pose":
+            return None
+        fitted = self.geometries.get(kind)
+        return None if fitted is None else fitted.probability(found)
+
+
+def read_calibration(directory: Path) -> Calibration:
+    """Parse `directory/calibration.json`, which a built-in descriptor has in place of a card.
+
+    Raises:
+        ModelCorrupt: it is missing or not valid; the message names the field.
+    """
+    where = f"{directory.name}/{CALIBRATION_FILE}"
+    try:
+        return Calibration.model_validate_json((directory / CALIBRATION_FILE).read_bytes())
+    except OSError as error:
+        raise ModelCorrupt(f"{where}: not readable") from error
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ModelCorrupt(f"{where}: {field}: {first['msg']}") from error
+
+
+def logistic(logit: float) -> float:
+    """1 / (1 + exp(-logit)), for any logit."""
+    return 0.5 * (1.0 + math.tanh(0.5 * logit))
