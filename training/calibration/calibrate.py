@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -21,7 +21,7 @@ from matchserve.models.calibration import (
 from matchserve.models.card import read_card, write_card
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import shipped_models_dir
-from matchserve.types import Bool, Float64
+from matchserve.types import Bool, Float64, Keypoints
 from training.calibration.diagram import draw_reliability
 from training.calibration.fit import (
     class_weights,
@@ -50,14 +50,19 @@ class FitOptions:
 
 
 def calibrate(
-    descriptor: Descriptor, data: PairSet, options: FitOptions, *, command: str = ""
+    descriptor: Descriptor,
+    data: PairSet,
+    keypoints: Mapping[str, Keypoints],
+    options: FitOptions,
+    *,
+    command: str = "",
 ) -> Calibration:
-    """Measure the pairs with a model and fit its calibration.
+    """Measure the pairs with a model, at keypoints found before, and fit its calibration.
 
     Raises:
         DataError: all pairs are of one kind.
     """
-    measured = measure_pairs(descriptor, data, KINDS, options.threshold_px)
+    measured = measure_pairs(descriptor, data, keypoints, KINDS, options.threshold_px)
     return fit_calibration(measured, data.multi_view, options, command=command)
 
 

@@ -25,7 +25,7 @@ def calibrate(
         bool, typer.Option("--write", help="Write into the cards, with a diagram beside each.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Folder for the diagrams as PNG.")] = None,
-    pairs: Annotated[int, typer.Option(help="Pairs of one scene; five times as many not.")] = 600,
+    pairs: Annotated[int, typer.Option(help="Pairs of one scene; five times as many not.")] = 400,
     keypoints: Annotated[list[int] | None, typer.Option(help="Repeatable; 512 and 2048.")] = None,
     ratio: Annotated[
         list[float] | None, typer.Option(help="Ratio tests, besides none; repeatable; 0.85.")
@@ -39,6 +39,7 @@ def calibrate(
     from training.calibration.calibrate import FitOptions, write_calibration
     from training.calibration.calibrate import calibrate as fit
     from training.calibration.diagram import draw_reliability
+    from training.calibration.measure import find_keypoints
     from training.calibration.pairs import PairOptions, Setting, choose_pairs
     from training.evaluation.commands import shown_command
 
@@ -50,6 +51,7 @@ def calibrate(
     data = choose_pairs(
         scenes, workspace, photos or [], PairOptions(pairs, settings=settings, seed=seed)
     )
+    found = find_keypoints(data)  # once for all models
     options = FitOptions(prior=prior, threshold_px=threshold, seed=seed)
     fitted: dict[str, Calibration] = {}
     for model in models:
@@ -57,7 +59,7 @@ def calibrate(
         name = descriptor.card.name
         others = {*models, "--write"} - {model}
         command = shown_command([word for word in sys.argv[1:] if word not in others])
-        fitted[name] = fit(descriptor, data, options, command=command)
+        fitted[name] = fit(descriptor, data, found, options, command=command)
         if write:
             typer.echo(f"{name}: written into {write_calibration(model, descriptor, fitted[name])}")
         if plot is not None:

@@ -1,4 +1,8 @@
-"""Match the pairs as they would be served, and keep what the matches amount to."""
+"""Match the pairs as they would be served, and keep what the matches amount to.
+
+Keypoints come strongest first, and each descriptor depends on its own keypoint only: the first
+512 of 2048 are what is found when 512 are asked for. So an image is looked at once.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from matchserve.hardware import available_cpus
-from matchserve.matcher import Matcher, Options
 from matchserve.models.descriptor import Descriptor
-from matchserve.types import Features, VerifyKind
+from matchserve.types import Features, Keypoints, VerifyKind
 from matchserve.vision import geometry, matching
 from matchserve.vision.evidence import Evidence, gather
 from matchserve.vision.geometry import VerifyOptions
-from matchserve.vision.keypoints import DetectOptions
+from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.matching import MatchOptions, import_faiss
 from training.calibration.pairs import ImagePair, PairSet
 from training.data.parallel import progress
@@ -27,36 +30,44 @@ class Measured:
     evidence: Mapping[VerifyKind, Evidence]
 
 
-def measure_pairs(
-    descriptor: Descriptor, data: PairSet, kinds: Sequence[VerifyKind], threshold_px: float
-) -> list[Measured]:
-    """Describe every image once for each number of keypoints it is asked with, then match."""
-    measured: list[Measured] = []
-    for keypoints in sorted({pair.setting.max_keypoints for pair in data.pairs}):
-        pairs = [pair for pair in data.pairs if pair.setting.max_keypoints == keypoints]
-        features = _described(descriptor, data, pairs, keypoints)
-
-        def work(pair: ImagePair, held: Mapping[str, Features] = features) -> Measured:
-            import_faiss().omp_set_num_threads(1)  # one pair a core
-            return _matched(pair, held, kinds, threshold_px)
-
-        label = f"{descriptor.card.name}, matching"
-        with ThreadPoolExecutor(available_cpus()) as pool:
-            measured += progress(pool.map(work, pairs), total=len(pairs), label=label)
-    return measured
-
-
-def _described(
-    descriptor: Descriptor, data: PairSet, pairs: Sequence[ImagePair], keypoints: int
-) -> dict[str, Features]:
-    matcher = Matcher(descriptor)
-    options = Options(detect=DetectOptions(max_keypoints=keypoints))
-    names = sorted({name for pair in pairs for name in pair.images})
-    label = f"{descriptor.card.name}, {keypoints} keypoints"
+def find_keypoints(data: PairSet) -> dict[str, Keypoints]:
+    """The keypoints of every image in a pair, as many as any setting asks for."""
+    names = sorted({name for pair in data.pairs for name in pair.images})
+    options = DetectOptions(max_keypoints=max(p.setting.max_keypoints for p in data.pairs))
     return {
-        name: matcher.features(data.images[name](), options)
-        for name in progress(names, total=len(names), label=label)
+        name: detect(data.images[name](), options)
+        for name in progress(names, total=len(names), label="keypoints")
     }
+
+
+def measure_pairs(
+    descriptor: Descriptor,
+    data: PairSet,
+    keypoints: Mapping[str, Keypoints],
+    kinds: Sequence[VerifyKind],
+    threshold_px: float,
+) -> list[Measured]:
+    """Describe every image, then match every pair in its setting."""
+    name = descriptor.card.name
+    features = {}
+    for image_name in progress(keypoints, total=len(keypoints), label=f"{name}, describing"):
+        image, found = data.images[image_name](), keypoints[image_name]
+        features[image_name] = Features(found, descriptor.describe(image, found), name, image.size)
+
+    def work(pair: ImagePair) -> Measured:
+        import_faiss().omp_set_num_threads(1)  # one pair a core
+        return _matched(pair, features, kinds, threshold_px)
+
+    with ThreadPoolExecutor(available_cpus()) as pool:
+        label = f"{name}, matching"
+        return list(progress(pool.map(work, data.pairs), total=len(data.pairs), label=label))
+
+
+def _strongest(features: Features, count: int) -> Features:
+    rows = slice(0, count)
+    return Features(
+        features.keypoints[rows], features.descriptors[rows], features.model, features.size
+    )
 
 
 def _matched(
@@ -65,7 +76,8 @@ def _matched(
     kinds: Sequence[VerifyKind],
     threshold_px: float,
 ) -> Measured:
-    one, other = (features[name] for name in pair.images)
+    count = pair.setting.max_keypoints
+    one, other = (_strongest(features[name], count) for name in pair.images)
     matches = matching.match(one, other, MatchOptions(ratio=pair.setting.ratio))
     points = (one.keypoints.xy[matches.pairs[:, 0]], other.keypoints.xy[matches.pairs[:, 1]])
     evidence = {}

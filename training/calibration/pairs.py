@@ -70,7 +70,7 @@ class PairSet:
 class PairOptions:
     """How many pairs; `same` show one scene, `different_per_same` times as many do not."""
 
-    same: int = 600
+    same: int = 400
     different_per_same: int = 5
     settings: tuple[Setting, ...] = field(
         default=tuple(Setting(n, ratio) for n in (512, 2048) for ratio in (None, 0.85))
@@ -179,15 +179,11 @@ def _draw(path: Path, name: str, index: int, seed: int) -> Image:
 def _different_pairs(
     same: Sequence[ImagePair], multi_view: frozenset[str], options: PairOptions, rng: Generator
 ) -> list[ImagePair]:
-    """The images of `same` paired anew across scenes, as often as `options` asks for.
-
-    An image is used with as many keypoints as in `same`, so nothing more has to be described.
-    """
+    """The images of `same` paired anew across scenes, as often as `options` asks for."""
     drawn: dict[tuple[str, ...], ImagePair] = {}
     per_setting = len(same) * options.different_per_same // len(options.settings)
+    kinds = list(itertools.combinations_with_replacement(_pools(same, multi_view), 2))
     for setting in options.settings:
-        pools = _pools(same, setting.max_keypoints, multi_view)
-        kinds = list(itertools.combinations_with_replacement(pools, 2))
         wanted = len(drawn) + per_setting
         # A small set has fewer pairs than asked for: at some point there are no more.
         for attempt in range(20 * per_setting):
@@ -203,13 +199,12 @@ def _different_pairs(
 _Pool = dict[str, list[str]]
 
 
-def _pools(same: Sequence[ImagePair], keypoints: int, multi_view: frozenset[str]) -> list[_Pool]:
-    """Images by scene that are described with so many keypoints: multi-view ones, photographs."""
+def _pools(same: Sequence[ImagePair], multi_view: frozenset[str]) -> list[_Pool]:
+    """Images by scene: those of multi-view ones, then photographs with their views."""
     pools: tuple[_Pool, _Pool] = ({}, {})
     for pair in same:
-        if pair.setting.max_keypoints == keypoints:
-            pool = pools[0] if pair.scenes[0] in multi_view else pools[1]
-            pool.setdefault(pair.scenes[0], []).extend(pair.images)
+        pool = pools[0] if pair.scenes[0] in multi_view else pools[1]
+        pool.setdefault(pair.scenes[0], []).extend(pair.images)
     return [pool for pool in pools if pool]
 
 

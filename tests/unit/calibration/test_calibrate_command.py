@@ -15,10 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
 from corner_scene import write_scene
 
-from matchserve.matcher import Matcher
+from matchserve.matcher import Matcher, Options
 from matchserve.models import handcrafted
 from matchserve.models.card import read_card
 from matchserve.pattern import generate, generate_pair
+from matchserve.vision.keypoints import DetectOptions
 from tests.tiny_models import write_tiny_model
 from training.calibration import pairs as pairs_module
 from training.calibration.pairs import PairOptions, Setting, choose_pairs, shared_points
@@ -76,9 +77,9 @@ def test_pairs_are_what_they_are_said_to_be(scenes: tuple[Path, Path], photos: P
         for image, scene in zip(pair.images, pair.scenes, strict=True):
             assert image.startswith(scene)
             assert image in found.images
-    # Nothing is described for the pairs of two scenes alone.
-    known = {(name, p.setting.max_keypoints) for p in same for name in p.images}
-    assert {(name, p.setting.max_keypoints) for p in different for name in p.images} <= known
+    # No image is described for the pairs of two scenes alone.
+    known = {name for pair in same for name in pair.images}
+    assert {name for pair in different for name in pair.images} <= known
     again = choose_pairs([scenes[0]], scenes[1], [photos], options)
     assert again.pairs == found.pairs
 
@@ -102,6 +103,19 @@ def test_scenes_that_do_not_fit_are_refused(scenes: tuple[Path, Path], photos: P
         choose_pairs([photos], scenes[1], [], PairOptions())
     with pytest.raises(DataError, match="two scenes"):
         choose_pairs([scenes[0]], scenes[1], [], PairOptions(same=4))
+
+
+def test_the_strongest_of_many_keypoints_are_those_of_few(tmp_path: Path) -> None:
+    """What `measure` relies on to look at an image once."""
+    image = generate((400, 300), seed=4)
+    for model in ("rootsift", str(write_tiny_model(tmp_path / "tiny"))):
+        matcher = Matcher(model)
+        few, many = (
+            matcher.features(image, Options(DetectOptions(max_keypoints=n))) for n in (100, 400)
+        )
+        assert len(many) == 400
+        np.testing.assert_array_equal(few.keypoints.xy, many.keypoints.xy[:100])
+        np.testing.assert_allclose(few.descriptors, many.descriptors[:100], atol=1e-6)
 
 
 def test_the_command_writes_card_and_diagram(
