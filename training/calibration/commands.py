@@ -25,13 +25,17 @@ def calibrate(
         bool, typer.Option("--write", help="Write into the cards, with a diagram beside each.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Folder for the diagrams as PNG.")] = None,
-    pairs: Annotated[int, typer.Option(help="Pairs of one scene; five times as many not.")] = 400,
+    pairs: Annotated[
+        int, typer.Option(help="Pairs of one scene, five times as many of two.", min=1)
+    ] = 400,
     keypoints: Annotated[list[int] | None, typer.Option(help="Repeatable; 512 and 2048.")] = None,
     ratio: Annotated[
         list[float] | None, typer.Option(help="Ratio tests, besides none; repeatable; 0.85.")
     ] = None,
     threshold: Annotated[float, typer.Option(help="Of an inlier, in pixels.")] = 3.0,
-    prior: Annotated[float, typer.Option(help="How probable one scene is before looking.")] = 0.5,
+    prior: Annotated[
+        float, typer.Option(help="How probable one scene is before looking.", min=0.001, max=0.999)
+    ] = 0.5,
     seed: Annotated[int, typer.Option(help="Of the choice of pairs and folds.")] = 0,
 ) -> None:
     """Fit the probability that two images show one scene, judged by scenes left out."""
@@ -51,19 +55,21 @@ def calibrate(
     data = choose_pairs(
         scenes, workspace, photos or [], PairOptions(pairs, settings=settings, seed=seed)
     )
+    descriptors = {model: load_descriptor(model) for model in models}
     found = find_keypoints(data)  # once for all models
     options = FitOptions(prior=prior, threshold_px=threshold, seed=seed)
     fitted: dict[str, Calibration] = {}
-    for model in models:
-        descriptor = load_descriptor(model)
+    for model, descriptor in descriptors.items():
         name = descriptor.card.name
         others = {*models, "--write"} - {model}
         command = shown_command([word for word in sys.argv[1:] if word not in others])
-        fitted[name] = fit(descriptor, data, found, options, command=command)
+        fitted[model] = fit(descriptor, data, found, options, command=command)
         if write:
-            typer.echo(f"{name}: written into {write_calibration(model, descriptor, fitted[name])}")
+            typer.echo(
+                f"{name}: written into {write_calibration(model, descriptor, fitted[model])}"
+            )
         if plot is not None:
-            draw_reliability(fitted[name], name, plot / f"reliability-{name}.png")
+            draw_reliability(fitted[model], name, plot / f"reliability-{name}.png")
     Console().print(_table(fitted))
 
 

@@ -7,9 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
+from matchserve.models.calibration import ReliabilityBin
 from matchserve.types import Bool, Float64
 from matchserve.vision.evidence import Evidence
 from training.calibration.calibrate import FitOptions, fit_calibration
+from training.calibration.diagram import interval
 from training.calibration.fit import (
     class_weights,
     divide_scenes,
@@ -126,6 +128,18 @@ def test_true_probabilities_have_no_calibration_error() -> None:
     found = figures(probability, is_same, np.ones(50_000))
     assert found["expected_calibration_error"] < 0.01
     assert found["brier"] == pytest.approx(1 / 6, abs=0.005)
+
+
+def test_bins_with_few_pairs_have_wide_intervals() -> None:
+    few = ReliabilityBin(predicted=0.7, observed=1.0, same=1, different=0)
+    many = ReliabilityBin(predicted=0.7, observed=0.7, same=700, different=300)
+    assert interval(few, 1.0)[0] < 0.3
+    low, high = interval(many, 1.0)
+    assert 0.65 < low < 0.7 < high < 0.75
+    # Five times as many pairs of two, each of a fifth of the weight: the same share.
+    weighted = ReliabilityBin(predicted=0.7, observed=0.7, same=700, different=1500)
+    low, high = interval(weighted, 5.0)
+    assert 0.65 < low < 0.7 < high < 0.75
 
 
 def measured_pairs(count: int = 300) -> list[Measured]:
