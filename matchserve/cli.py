@@ -28,6 +28,7 @@ from matchserve.output import (
     check_outputs,
     print_bench,
     print_summary,
+    same_scene_text,
     say,
     write,
     write_json,
@@ -287,6 +288,7 @@ def _match_on_server(
         found = client.match(*images, **fields)
     say(
         f"[bold]{len(found.matches)} matches, {int(found.inliers.sum())} inliers[/]\n"
+        f"{same_scene_text(found.same_scene)}\n"
         f"{len(found.keypoints0)} and {len(found.keypoints1)} keypoints, {found.model} at {url}"
     )
 

@@ -67,6 +67,7 @@ class ClientMatch:
     geometry_kind: str
     geometry_matrix: NDArray[np.float64] | None
     confidence: float
+    same_scene: float | None
 
     @property
     def points0(self) -> Float32:
@@ -166,6 +167,7 @@ def _read_match(answer: httpx.Response) -> ClientMatch:
             geometry_kind=str(arrays["geometry_kind"]),
             geometry_matrix=None if np.isnan(matrix).any() else matrix,
             confidence=float(arrays["geometry_confidence"]),
+            same_scene=None if np.isnan(arrays["same_scene"]) else float(arrays["same_scene"]),
         )
 
 

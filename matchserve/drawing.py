@@ -142,4 +142,6 @@ def caption(result: MatchResult) -> tuple[str, str]:
     if kind == "fundamental":
         headline += " matrix"
     detail = f"{result.model}   {counts}   confidence {result.verification.confidence:.3f}"
+    if result.same_scene is not None:
+        detail += f"   same scene {min(max(result.same_scene, 0.01), 0.99):.2f}"
     return headline, detail

@@ -15,7 +15,7 @@ import orjson
 
 from matchserve.errors import InvalidParameter
 from matchserve.matcher import read_file
-from matchserve.types import Features, Keypoints, MatchResult, Verification, is_unit_length
+from matchserve.types import Features, Keypoints, MatchResult, is_unit_length
 
 COORDINATES = "pixel_center_0"
 _DIGITS = 3
@@ -43,17 +43,9 @@ def result_fields(result: MatchResult) -> dict[str, Any]:
         "scores": result.matches.score,
         "inliers": verification.inliers,
         "geometry": geometry,
-        "same_scene": same_scene(verification),
+        "same_scene": result.same_scene,
         "timings_ms": {k: round(v, _DIGITS) for k, v in result.timings_ms.items()},
     }
-
-
-def same_scene(verification: Verification) -> float | None:
-    """How probable it is that both images show one scene; None when no geometry was asked for.
-
-    That of the geometry not being chance, until a model's card says better.
-    """
-    return None if verification.kind == "none" else verification.confidence
 
 
 def size_fields(size: tuple[int, int]) -> dict[str, int]:
@@ -92,7 +84,7 @@ def result_npz(result: MatchResult) -> bytes:
         "geometry_matrix": matrix,
         "geometry_pose": pose,
         "geometry_confidence": np.array(verification.confidence),
-        "same_scene": np.array(np.nan if (p := same_scene(verification)) is None else p),
+        "same_scene": np.array(np.nan if result.same_scene is None else result.same_scene),
     }
     return npz_bytes(arrays)
 

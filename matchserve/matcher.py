@@ -20,9 +20,10 @@ from matchserve.hardware import memory_limit_bytes
 from matchserve.limits import DEFAULT_LIMITS, Limits
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import DEFAULT_MODEL, load_descriptor
-from matchserve.types import Features, Image, MatchResult
+from matchserve.types import Features, Image, Matches, MatchResult, Verification
 from matchserve.vision import geometry, matching
 from matchserve.vision.decode import ExifPolicy, decode, from_array
+from matchserve.vision.evidence import gather
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL, DetectOptions, detect
 from matchserve.vision.matching import MatchOptions
@@ -184,7 +185,23 @@ class Matcher:
                 (features0.size, features1.size),
                 options.verify,
             )
-        return MatchResult(features0, features1, matches, verification, clock.timings_ms())
+            same_scene = self._same_scene(features0, features1, matches, verification)
+        timings = clock.timings_ms()
+        return MatchResult(features0, features1, matches, verification, timings, same_scene)
+
+    def _same_scene(
+        self,
+        features0: Features,
+        features1: Features,
+        matches: Matches,
+        verification: Verification,
+    ) -> float | None:
+        """The probability that the card's calibration gives, if it is for these features."""
+        card = self.descriptor.card
+        if card.calibration is None or features0.model != card.name:
+            return None
+        found = gather(features0, features1, matches, verification)
+        return card.calibration.probability(verification.kind, found)
 
 
 def match_images(

@@ -68,7 +68,17 @@ def print_summary(result: MatchResult, provider: str) -> None:
         )
     counts = f"{len(result.features0)} and {len(result.features1)} keypoints"
     timing = f"{result.timings_ms['total']:.0f} ms"
-    say(f"[bold]{text}[/]\n{counts}, {result.model} on {provider}, {timing}")
+    say(
+        f"[bold]{text}[/]\n{same_scene_text(result.same_scene)}\n"
+        f"{counts}, {result.model} on {provider}, {timing}"
+    )
+
+
+def same_scene_text(probability: float | None) -> str:
+    """The probability as it is printed: two digits, and never quite certain."""
+    if probability is None:
+        return "same_scene: unknown (not verified, or the model is not calibrated for it)"
+    return f"same_scene: {min(max(probability, 0.01), 0.99):.2f}"
 
 
 def print_bench(report: Report) -> None:

@@ -212,8 +212,8 @@ class MatchAnswer(BaseModel):
     geometry: Geometry
     same_scene: Annotated[
         float | None,
-        Field(ge=0, le=1, description="Probability that both images show one scene; "
-              "null when no geometry was asked for."),
+        Field(ge=0, le=1, description="Probability that both images show one scene, from the "
+              "calibration in the model's card; null with verify=none or without a calibration."),
     ]  # fmt: skip
     truncated: bool
     timings_ms: dict[str, float]

@@ -36,6 +36,8 @@ FEATURES: dict[FeatureName, Callable[[Evidence], float]] = {
     "coverage": lambda found: found.coverage,
 }
 
+# No fit comes near it, and no sum of such products overflows.
+_MOST = 1000.0
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _Inside = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
@@ -60,8 +62,8 @@ class ReliabilityBin(_Frozen):
 class GeometryCalibration(_Frozen):
     """The logistic function for one kind of geometry, with how it did on scenes not fitted on."""
 
-    intercept: _Finite
-    coefficients: dict[FeatureName, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+    intercept: Annotated[float, Field(ge=-_MOST, le=_MOST)]
+    coefficients: dict[FeatureName, Annotated[float, Field(ge=0, le=_MOST)]]
     low: _Inside
     high: _Inside
     held_out: dict[str, _Finite] = Field(default_factory=dict)

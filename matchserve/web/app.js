@@ -140,9 +140,9 @@ function showResult() {
   viewer.setFilter({ score: low, inliersOnly: $("inliers").checked });
   viewer.show(bitmaps.map((b) => b ?? new OffscreenCanvas(8, 8)), result);
   const { geometry } = result;
-  const isSame = result.same_scene !== null && result.same_scene >= 0.5;
-  const verdict = result.same_scene === null ? "Not verified" : isSame ? "Same scene" : "Not the same";
-  number("verdict", verdict, result.same_scene === null ? "" : isSame ? "yes" : "no");
+  const { text: verdict, kind, probability } = judged(result);
+  number("verdict", verdict, kind);
+  number("probability", probability);
   number("inliers", geometry.kind === "none" ? "–" : geometry.inliers);
   number("matches", result.matches.length);
   number("keypoints", `${result.keypoints0.length} + ${result.keypoints1.length}`);
@@ -152,6 +152,15 @@ function showResult() {
   showFiltered();
   // On a phone the picture is below the form.
   if (innerWidth <= 860) $("stage").scrollIntoView({ block: "start" });
+}
+
+function judged({ same_scene: p, geometry }) {
+  if (p === null) {
+    // A model without a calibration has no opinion, however many inliers there are.
+    return { text: geometry.kind === "none" ? "Not verified" : "Not calibrated", kind: "", probability: "" };
+  }
+  const probability = `, ${Math.min(Math.max(p, 0.01), 0.99).toFixed(2)} the same`;
+  return p >= 0.5 ? { text: "Same scene", kind: "yes", probability } : { text: "Not the same", kind: "no", probability };
 }
 
 function number(name, text, kind = "") {

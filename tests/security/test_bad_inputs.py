@@ -368,7 +368,8 @@ def test_noise_is_capped_and_says_so(http: httpx.Client) -> None:
 def test_flat_images_have_no_matches(http: httpx.Client, value: int) -> None:
     flat = encoded(np.full((120, 160), value, np.uint8))
     body = http.post("/v1/match", files={"image0": flat, "image1": flat}).json()
-    assert (body["matches"], body["same_scene"]) == ([], 0.0)
+    assert body["matches"] == []
+    assert body["same_scene"] < 0.5
 
 
 def test_the_same_image_twice_is_the_identity(http: httpx.Client) -> None:

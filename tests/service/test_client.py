@@ -26,6 +26,8 @@ def test_everything_the_service_offers(
         found = client.match(pair["image0"], pair["image1"], verify="homography")
         np.testing.assert_array_equal(found.matches, direct["matches"])
         np.testing.assert_allclose(found.geometry_matrix, direct["geometry"]["matrix"])
+        assert found.same_scene == direct["same_scene"]
+        assert client.match(*pair.values(), verify="none").same_scene is None
         assert found.points0.shape == found.points1.shape == (len(found.matches), 2)
         first, second = (client.features(pair[name]) for name in ("image0", "image1"))
         again = client.match_features(first, second, verify="homography")

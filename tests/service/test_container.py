@@ -133,7 +133,7 @@ def _start_and_match(rehearsal: dockerfile.Rehearsal, stage: dockerfile.Stage) -
         web = ROOT / "matchserve" / "web"
         images = {f"image{i}": (web / f"sample{i}.jpg").read_bytes() for i in (0, 1)}
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/match", files=images, timeout=60)
-        assert answer.json()["same_scene"] > 0.999
+        assert answer.json()["same_scene"] > 0.9
         assert httpx.get(f"http://127.0.0.1:{port}/").text.startswith("<!doctype html>")
     finally:
         process.terminate()

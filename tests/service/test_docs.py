@@ -17,9 +17,8 @@ from tests.server_process import ServerProcess
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.fixture(scope="module")
-def maker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_api", DOCS / "make_api.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,7 +26,15 @@ def maker() -> ModuleType:
     return module
 
 
-def test_the_committed_schema_and_reference_are_current(maker: ModuleType) -> None:
+def test_the_figures_of_calibration_are_those_of_the_cards() -> None:
+    written = (DOCS / "calibration.md").read_text(encoding="utf-8")
+    assert written == script("make_calibration").page(), "run: python docs/make_calibration.py"
+    for diagram in re.findall(r"!\[.*?\]\((.*?)\)", written):
+        assert (DOCS / diagram).is_file()
+
+
+def test_the_committed_schema_and_reference_are_current() -> None:
+    maker = script("make_api")
     described = maker.schema()
     hint = "run: python docs/make_api.py"
     assert (DOCS / "openapi.json").read_text(encoding="utf-8") == maker.schema_text(described), hint

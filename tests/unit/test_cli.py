@@ -47,6 +47,8 @@ def test_match_writes_json_npz_and_a_picture(files: tuple[Path, Path], tmp_path:
     fields = orjson.loads(done.stdout)
     assert fields["geometry"]["inliers"] > 200
     assert b"inliers of one homography" in done.stderr
+    assert f"same_scene: {min(fields['same_scene'], 0.99):.2f}".encode() in done.stderr
+    assert fields["same_scene"] > 0.9
     with np.load(npz) as arrays:
         assert len(arrays["matches"]) == len(fields["matches"])
     assert decode_colour(png.read_bytes(), max_side=4000).shape[2] == 3
@@ -55,12 +57,15 @@ def test_match_writes_json_npz_and_a_picture(files: tuple[Path, Path], tmp_path:
 def test_match_with_cameras_gives_a_pose(files: tuple[Path, Path]) -> None:
     camera = "500,500,240,180"
     args = ["--verify", "pose", "--camera0", camera, "--camera1", camera, "--json", "-"]
-    assert orjson.loads(run("match", *files, *args).stdout)["geometry"]["kind"] == "pose"
+    fields = orjson.loads(run("match", *files, *args).stdout)
+    assert fields["geometry"]["kind"] == "pose"
+    assert fields["same_scene"] is None
 
 
 def test_a_model_by_path(files: tuple[Path, Path], tiny_model: Path) -> None:
     done = run("match", *files, "--model", tiny_model, "--json", "-")
     assert orjson.loads(done.stdout)["model"] == "tiny"
+    assert b"same_scene: unknown" in done.stderr
     assert b"CPUExecutionProvider" in done.stderr
 
 

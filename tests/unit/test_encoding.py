@@ -48,7 +48,8 @@ def test_json_has_the_documented_fields(result: MatchResult) -> None:
     np.testing.assert_allclose(fields["keypoints0"], result.features0.keypoints.xy, rtol=1e-6)
     np.testing.assert_allclose(fields["keypoints1"], result.features1.keypoints.xy, rtol=1e-6)
     np.testing.assert_allclose(fields["scores"], result.matches.score, rtol=1e-6)
-    assert fields["same_scene"] == result.verification.confidence
+    assert fields["same_scene"] == result.same_scene
+    assert fields["same_scene"] > 0.9
     np.testing.assert_array_equal(fields["matches"], result.matches.pairs)
     assert len(fields["scores"]) == len(fields["inliers"]) == len(fields["matches"])
     assert fields["geometry"]["inliers"] == sum(fields["inliers"]) == result.inlier_count
@@ -76,6 +77,7 @@ def test_npz_needs_no_pickle(result: MatchResult) -> None:
         np.testing.assert_array_equal(arrays["keypoints1"], result.features1.keypoints.xy)
         np.testing.assert_array_equal(arrays["geometry_matrix"], result.verification.matrix)
         assert np.isnan(arrays["geometry_pose"]).all()
+        assert arrays["same_scene"] == result.same_scene
         assert str(arrays["model"]) == "rootsift"
         assert arrays["image_size0"].tolist() == [480, 360]
 
