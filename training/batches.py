@@ -134,9 +134,10 @@ class Batches:
             drawn.append(bounds[image_number] + rng.choice(size, taken, replace=False))
             missing -= taken
             if not missing:
-                return ordered[np.concatenate(drawn)]
+                return np.asarray(ordered[np.concatenate(drawn)])
         rest = np.setdiff1d(np.arange(len(ordered)), np.concatenate(drawn))
-        return ordered[np.concatenate([*drawn, rng.choice(rest, missing, replace=False)])]
+        rows = np.concatenate([*drawn, rng.choice(rest, missing, replace=False)])
+        return np.asarray(ordered[rows])
 
 
 def pick_members(
