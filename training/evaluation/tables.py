@@ -80,20 +80,26 @@ def plot(result: BenchmarkResult, path: Path) -> None:
     figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, label in zip(axes, panels, strict=True):
-        axis.set_title(label)
-        for name, held in result.models.items():
-            if labels:
-                curve = held.curves[label]
-                axis.plot(curve["x"], curve["y"], marker=".", label=name)
-            else:
-                axis.bar(name, held.figures.get(label, 0.0))
-        axis.grid(alpha=0.3)
         if labels:
+            axis.set_title(label)
+            for name, held in result.models.items():
+                axis.plot(held.curves[label]["x"], held.curves[label]["y"], marker=".", label=name)
             axis.legend()
         else:
-            axis.tick_params(axis="x", rotation=30)
+            axis.set_title(_title(label))
+            _bars(axis, label, {n: h.figures.get(label, 0.0) for n, h in result.models.items()})
+        axis.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
+
+
+def _bars(axis: Any, figure: str, values: Mapping[str, float]) -> None:
+    """A bar a model, from top to bottom, with its value as in the table."""
+    for name in list(values)[::-1]:
+        shown = values[name] * (100 if _is_share(figure) else 1)
+        axis.barh(name, shown, color="tab:blue")
+        axis.text(shown, name, f" {_cell(figure, values[name])}", va="center", fontsize=8)
+    axis.margins(x=0.15)
 
 
 def _columns(result: BenchmarkResult) -> tuple[str, ...]:
