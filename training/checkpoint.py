@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from training import served
 from training.errors import CheckpointError
 from training.files import sweep, write_whole
 from training.methods.contract import PairLoss
@@ -209,13 +210,16 @@ def _last_layers(net: nn.Module) -> tuple[str, ...]:
 
 
 def read_network(source: Path) -> Stored:
-    """Read a run's final weights, else its newest checkpoint; or the file `source` itself.
+    """Read a run's final weights, else its newest checkpoint; a model's; or the file `source`.
 
     `runs/NAME` stands for `runs/NAME-ID` where there is just one such run.
     """
     source = find_run(source)
     if source.is_file():
         return read_tensors(source)
+    if served.is_model(source):
+        path, state = served.read_weights(source)
+        return Stored(path, {f"net.{key}": value for key, value in state.items()}, {})
     final = source / "final.safetensors"
     if final.exists():
         return read_tensors(final)

@@ -7,7 +7,6 @@ very file that will be served, loaded as it will be loaded, agrees with the trai
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import logging
@@ -18,14 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, is_model_name, write_card
 from matchserve.models.onnx_model import INPUT, OUTPUT, OnnxDescriptor, sha256_hex
@@ -33,7 +31,7 @@ from matchserve.types import PatchSpec, UInt8
 from training.checkpoint import load_network_weights, read_network
 from training.errors import ExportRefused
 from training.networks import DescriptorNet, build_network
-from training.networks.layers import BatchNorm
+from training.networks.folding import folded
 from training.recipe import Recipe
 from training.report import read_log
 from training.run import SAMPLES_FILE, START_ENTRY, read_recipe
@@ -116,19 +114,6 @@ class Served(nn.Module):
         length = (features * features).sum(1, keepdim=True).sqrt()
         unit: Tensor = features / length.clamp_min(1e-12)
         return unit
-
-
-def folded(net: DescriptorNet) -> DescriptorNet:
-    """Return a copy in which every batch normalisation is part of the convolution before it."""
-    result = copy.deepcopy(net).eval()
-    layers: list[nn.Module] = []
-    for layer in result.trunk:
-        if isinstance(layer, BatchNorm):
-            layers[-1] = fuse_conv_bn_eval(cast(nn.Conv2d, layers[-1]), layer)
-        elif not isinstance(layer, nn.Dropout):
-            layers.append(layer)
-    result.trunk = nn.Sequential(*layers)
-    return result
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from matchserve.models.onnx_model import OnnxDescriptor
 from matchserve.models.registry import load_descriptor
 from matchserve.types import PatchSpec
 from training.errors import ExportRefused
-from training.export import Trained, compare, export, folded, reference, to_onnx, write_model
+from training.export import Trained, compare, export, reference, to_onnx, write_model
 from training.loop import train
 from training.networks import NETWORKS, NetworkOptions, build_network
+from training.networks.folding import folded
 from training.quantise import Gate, Loss, check, export_int8, measure, quantise
 from training.validation import ValidationSet
 
