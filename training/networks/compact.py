@@ -17,6 +17,7 @@ from torch import nn
 
 from training.networks.l2net import last_layers
 from training.networks.layers import (
+    CentreAndSurround,
     DescriptorNet,
     Head,
     Standardise,
@@ -36,10 +37,16 @@ class Conv:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A compact network: its convolutions, then a pooling by `pool`, then the last layers."""
+    """A compact network: its convolutions, then a pooling by `pool`, then the last layers.
+
+    With `has_surround` the convolutions see the middle half of the patch and, as a second patch,
+    all of it at half the size (Zagoruyko and Komodakis, 2015, whose streams had weights of their
+    own); the last layer reads both.
+    """
 
     convs: tuple[Conv, ...]
     pool: int = 1
+    has_surround: bool = False
 
 
 SHAPES: Mapping[str, Shape] = MappingProxyType(
@@ -54,6 +61,8 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
         "compact48": Shape((Conv(16, 5, 2), Conv(48, 3, 2), *[Conv(48)] * 3)),
         # 8.64 MMAC
         "compact64": Shape((Conv(24, 5, 2), Conv(64, 3, 2), *[Conv(64)] * 3)),
+        # 7.12 MMAC, of patches twice as large
+        "surround40": Shape((Conv(16, 5, 2), Conv(40, 3, 2), *[Conv(40)] * 3), has_surround=True),
         # 4.89 MMAC
         "slim": Shape((Conv(16, 3, 2), Conv(32), Conv(64, 3, 2), Conv(64)), pool=2),
     }
@@ -74,14 +83,16 @@ def compact(
     shape: Shape, *, dim: int, head: Head, width: float, dropout: float, patch_size: int = 32
 ) -> DescriptorNet:
     """Build a network of `shape`; `width` multiplies all channels but the last."""
-    layers: list[nn.Module] = [Standardise()]
-    channels, side = 1, patch_size
+    layers: list[nn.Module] = [CentreAndSurround() if shape.has_surround else Standardise()]
+    channels, side = 1, patch_size // 2 if shape.has_surround else patch_size
     for conv in shape.convs:
         out = round(conv.channels * width)
         layers += conv_norm_relu(channels, out, conv.kernel, conv.stride)
         channels, side = out, side // conv.stride
     if shape.pool > 1:
         layers.append(nn.AvgPool2d(shape.pool))
+    if shape.has_surround:
+        channels *= 2
     layers += last_layers(channels, dim, side // shape.pool, head=head, dropout=dropout)
     net = DescriptorNet(nn.Sequential(*layers), dim=dim, head=head, patch_size=patch_size)
     orthogonal_(net)

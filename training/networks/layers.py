@@ -55,6 +55,21 @@ class Standardise(nn.Module):
         return centred / (variance.sqrt() + 1e-7)
 
 
+class CentreAndSurround(Standardise):
+    """Two patches of one: its middle as it is and all of it at half the size, each standardised.
+
+    They are neighbours in the batch, 2 i and 2 i + 1, so the layers that follow treat both alike
+    and a `SpanningConv` of twice the channels reads them together.
+    """
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Return (2 N, 1, S / 2, S / 2) of (N, 1, S, S)."""
+        half, quarter = patches.shape[-1] // 2, patches.shape[-1] // 4
+        middle = patches[..., quarter : quarter + half, quarter : quarter + half]
+        whole = functional.avg_pool2d(patches, 2)
+        return super().forward(torch.cat([middle, whole], 1).reshape(-1, 1, half, half))
+
+
 class Scale(nn.Module):
     """Grey levels 0..255 to 0..1."""
 
@@ -66,12 +81,14 @@ class Scale(nn.Module):
 class SpanningConv(nn.Conv2d):
     """A convolution that spans its map, done as the matrix product it is.
 
-    A convolution would read the weights again for every patch, in training and in service.
+    A convolution would read the weights again for every patch, in training and in service. With
+    twice the channels of a map it spans two that are neighbours in the batch.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
         """Return (N, C', 1, 1) of (N, C, S, S)."""
-        rows = functional.linear(maps.flatten(1), self.weight.flatten(1), self.bias)
+        spanned = maps.reshape(-1, self.weight[0].numel())
+        rows = functional.linear(spanned, self.weight.flatten(1), self.bias)
         return rows[:, :, None, None]
 
 

@@ -32,6 +32,7 @@ def patches(count: int = 6, seed: int = 0) -> torch.Tensor:
         ("compact40", {}, 377_040, 3.56),
         ("compact48", {}, 462_736, 4.92),
         ("compact64", {}, 649_304, 8.64),
+        ("surround40", {}, 213_200, 1.78),
         ("slim", {}, 191_120, 4.89),
     ],
 )
@@ -111,6 +112,24 @@ def test_residual_keeps_sizes_with_even_kernels() -> None:
     assert built.trunk[3](x).shape == (1, 8, 32, 32)
     same = built.trunk[4]
     assert same[0].padding == (2, 3, 2, 3)
+
+
+def test_a_surround_is_a_second_patch_for_the_same_layers() -> None:
+    torch.manual_seed(0)
+    plain = build_network(NetworkOptions("compact40"), 32)
+    both = build_network(NetworkOptions("surround40"), 64).eval()
+    large = torch.randint(0, 256, (5, 1, 64, 64), dtype=torch.uint8)
+    middle, whole = large[:, :, 16:48, 16:48], torch.nn.functional.avg_pool2d(large.float(), 2)
+    plain.train()(middle)
+    plain.eval()
+    body = {k: v for k, v in plain.state_dict().items() if not k.startswith("trunk.17.")}
+    both.load_state_dict(body, strict=False)
+    ones = plain.trunk[17].weight
+    for kept, part in ((slice(0, 40), middle), (slice(40, 80), whole)):
+        with torch.no_grad():
+            both.trunk[17].weight.zero_()
+            both.trunk[17].weight[:, kept] = ones
+            torch.testing.assert_close(both(large), plain(part), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["compact40", "l2net"])
