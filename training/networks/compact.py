@@ -61,8 +61,12 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
         "compact48": Shape((Conv(16, 5, 2), Conv(48, 3, 2), *[Conv(48)] * 3)),
         # 8.64 MMAC
         "compact64": Shape((Conv(24, 5, 2), Conv(64, 3, 2), *[Conv(64)] * 3)),
-        # 7.12 MMAC, of patches twice as large
+        # 7.13 MMAC, of patches of 64
         "surround40": Shape((Conv(16, 5, 2), Conv(40, 3, 2), *[Conv(40)] * 3), has_surround=True),
+        # 2.97 MMAC, of patches of 48
+        "surround40-short": Shape(
+            (Conv(16, 5, 2), Conv(40, 3, 2), *[Conv(40)] * 2), has_surround=True
+        ),
         # 4.89 MMAC
         "slim": Shape((Conv(16, 3, 2), Conv(32), Conv(64, 3, 2), Conv(64)), pool=2),
     }
