@@ -33,6 +33,7 @@ def patches(count: int = 6, seed: int = 0) -> torch.Tensor:
         ("compact48", {}, 462_736, 4.92),
         ("compact64", {}, 649_304, 8.64),
         ("surround40", {}, 213_200, 1.78),
+        ("surround40-short", {}, 198_800, 1.32),
         ("slim", {}, 191_120, 4.89),
     ],
 )
