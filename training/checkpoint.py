@@ -171,7 +171,8 @@ def start_network(net: nn.Module, source: Path, seed: int) -> tuple[Path, str]:
     """Put the weights of `source` into `net`, which may be wider or end otherwise.
 
     Return the file, and in words what could not be taken as it was: last layers of another size
-    are left as they are, channels that the source has not are copies of those it has.
+    are left as they are, also where the source has more layers before them; channels that the
+    source has not are copies of those it has.
 
     Raises:
         CheckpointError: there are none, or they are of another network.
@@ -179,7 +180,7 @@ def start_network(net: nn.Module, source: Path, seed: int) -> tuple[Path, str]:
     stored = read_network(source)
     given, own = _under(stored.tensors, "net."), net.state_dict()
     last = _last_layers(net)
-    body = {k: v for k, v in given.items() if not k.startswith(last)}
+    body = {k: given[k] for k in own if k in given and not k.startswith(last)}
     own_body = {k: v for k, v in own.items() if not k.startswith(last)}
     is_other_end = any(
         k.startswith(last) and (k not in given or given[k].shape[:1] != own[k].shape[:1])

@@ -14,12 +14,14 @@ from training.checkpoint import (
     load_network_weights,
     read_network,
     read_tensors,
+    start_network,
     write_tensors,
 )
 from training.errors import CheckpointError, NonFiniteLoss, RecipeError
 from training.loop import train
 from training.methods import METHODS
 from training.methods.cdf import CdfOptions
+from training.networks import NetworkOptions, build_network
 from training.plot import cdf_weights, plot_run
 from training.recipe import recipe_from_table
 from training.report import read_log
@@ -238,6 +240,25 @@ def test_fine_tuning_starts_from_given_weights(tmp_path: Path) -> None:
     load_network_weights(run.state.net, tmp_path / "tiny")
     with pytest.raises(CheckpointError, match="no weights"):
         load_network_weights(run.state.net, tmp_path)
+
+
+def test_a_shorter_network_takes_the_first_layers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    deep = build_network(NetworkOptions("compact40", width=0.25), 32)
+    weights = tmp_path / "deep.safetensors"
+    write_tensors(weights, {f"net.{k}": v for k, v in deep.state_dict().items()}, {})
+    short = build_network(NetworkOptions("surround40-short", width=0.25), 48)
+    last = short.trunk[14].weight.clone()
+    _, changed = start_network(short, weights, seed=0)
+    assert changed == ", with new last layers"
+    for place in (1, 4, 7, 10):
+        assert torch.equal(short.trunk[place].weight, deep.trunk[place].weight)
+    assert torch.equal(short.trunk[14].weight, last)
+    # The other way round a layer is missing.
+    backwards = tmp_path / "short.safetensors"
+    write_tensors(backwards, {f"net.{k}": v for k, v in short.state_dict().items()}, {})
+    with pytest.raises(CheckpointError, match="another network"):
+        start_network(deep, backwards, seed=0)
 
 
 def test_a_cut_log_line_is_dropped(tmp_path: Path) -> None:
