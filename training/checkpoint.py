@@ -24,7 +24,7 @@ from training import served
 from training.errors import CheckpointError
 from training.files import sweep, write_whole
 from training.methods.contract import PairLoss
-from training.networks.layers import DescriptorNet, SpanningConv
+from training.networks.layers import CentreAndSurround, DescriptorNet, SpanningConv
 from training.networks.widen import is_wider, widened
 from training.samplers import Sampler
 
@@ -167,12 +167,12 @@ def load_network_weights(net: nn.Module, source: Path) -> Path:
     return stored.path
 
 
-def start_network(net: nn.Module, source: Path, seed: int) -> tuple[Path, str]:
+def start_network(net: DescriptorNet, source: Path, seed: int) -> tuple[Path, str]:
     """Put the weights of `source` into `net`, which may be wider or end otherwise.
 
     Return the file, and in words what could not be taken as it was: last layers of another size
     are left as they are, also where the source has more layers before them; channels that the
-    source has not are copies of those it has.
+    source has not are copies of those it has; a surround gets half of the middle's last weights.
 
     Raises:
         CheckpointError: there are none, or they are of another network.
@@ -192,7 +192,10 @@ def start_network(net: nn.Module, source: Path, seed: int) -> tuple[Path, str]:
     if not is_other_end and is_wider(own, given):
         generator = torch.Generator().manual_seed(seed)
         net.load_state_dict(widened(own, given, generator))
-        return stored.path, ", widened"
+        has_more_maps = isinstance(net.trunk[0], CentreAndSurround) and shapes(body) == shapes(
+            own_body
+        )
+        return stored.path, ", with a surround added" if has_more_maps else ", widened"
     return load_network_weights(net, source), ""
 
 

@@ -80,18 +80,24 @@ def study(
     from training.study import load_study, run_study
 
     table = Table("model", "MMAC", "steps", "batch", "minutes", "validation FPR95")
-    for outcome in run_study(load_study(name), out):
-        rates = ", ".join(f"{store} {100 * rate:.2f} %" for store, rate in outcome.fpr95.items())
-        minutes = f"{outcome.seconds / 60:.1f}" if outcome.seconds else "before"
-        table.add_row(
-            outcome.model.name,
-            f"{outcome.mmac:.2f}",
-            str(outcome.steps),
-            str(outcome.batch),
-            minutes,
-            rates,
-        )
-    Console().print(table)
+    loaded = load_study(name)
+    try:
+        for outcome in run_study(loaded, out):
+            rates = ", ".join(
+                f"{store} {100 * rate:.2f} %" for store, rate in outcome.fpr95.items()
+            )
+            minutes = f"{outcome.seconds / 60:.1f}" if outcome.seconds else "before"
+            table.add_row(
+                outcome.model.name,
+                f"{outcome.mmac:.2f}",
+                str(outcome.steps),
+                str(outcome.batch),
+                minutes,
+                rates,
+            )
+    finally:
+        if table.row_count:
+            Console().print(table)
 
 
 @app.command()

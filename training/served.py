@@ -36,17 +36,20 @@ def read_weights(directory: Path) -> tuple[Path, dict[str, Tensor]]:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     if sha256_hex(data) != card.sha256:
         raise CheckpointError(f"{path}: not the file that its card names")
-    graph = onnx.load_from_string(data).graph
-    held = {
-        item.name: torch.from_numpy(numpy_helper.to_array(item).copy())
-        for item in graph.initializer
-        if item.data_type == onnx.TensorProto.FLOAT
-    }
     try:
         net = build_network(NetworkOptions(**card.recipe["network"]), card.patch.size)
-        return path, unfolded(net, held)
+        return path, unfolded(net, float_tensors(data))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path}: not a float graph of a network known here ({error}); "
             "quantised models cannot be trained on, those they were made of can"
         ) from error
+
+
+def float_tensors(graph: bytes) -> dict[str, Tensor]:
+    """The constants of an ONNX file that are single-precision numbers, by name."""
+    return {
+        item.name: torch.from_numpy(numpy_helper.to_array(item).copy())
+        for item in onnx.load_from_string(graph).graph.initializer
+        if item.data_type == onnx.TensorProto.FLOAT
+    }

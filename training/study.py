@@ -7,16 +7,19 @@ The file names a recipe and its variants. What comes out is a model directory fo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from matchserve.errors import MatchServeError
+from matchserve.models.card import is_model_name, read_card
+from matchserve.models.onnx_model import OnnxDescriptor
 from training.errors import RecipeError
-from training.export import Trained, to_onnx, write_model
+from training.export import Trained, compare, to_onnx, write_model
 from training.loop import train
 from training.networks.cost import mac_count
-from training.recipe import load_recipe
+from training.recipe import Recipe, load_recipe
 from training.run import create_run
 from training.toml import nearest, parse_dataclass, read_toml
 
@@ -61,7 +64,7 @@ def load_study(name_or_path: str) -> Study:
     """Load a study that ships here by name, or any by path.
 
     Raises:
-        RecipeError: there is none, it cannot be understood, or a variant starts from no other.
+        RecipeError: there is none, it cannot be understood, or one of its runs cannot be made.
     """
     path = Path(name_or_path)
     if path.suffix != ".toml":
@@ -70,35 +73,103 @@ def load_study(name_or_path: str) -> Study:
             raise RecipeError(f"no study {name_or_path!r}{nearest(name_or_path, known)}")
         path = Path(str(STUDIES / f"{name_or_path}.toml"))
     study = parse_dataclass(Study, read_toml(path), where=path.name, choices={})
-    before: set[str] = set()
-    for variant in study.variants:
-        if variant.start and variant.start not in before:
-            raise RecipeError(
-                f"{path.name}: {variant.name}: no variant {variant.start!r} before it"
-                f"{nearest(variant.start, before)}"
-            )
-        if variant.name in before or not variant.seeds:
-            raise RecipeError(f"{path.name}: {variant.name}: is there twice, or has no seed")
-        before.add(variant.name)
+    try:
+        plan(study)
+    except RecipeError as error:
+        raise RecipeError(f"{path.name}: {error.message}") from error
     return study
 
 
-def run_study(study: Study, out: Path) -> Iterator[Outcome]:
-    """Train and export every variant under `out`, in order; yield each as it is done."""
-    runs: dict[tuple[str, int], Path] = {}
+def plan(study: Study) -> dict[str, Recipe]:
+    """The recipe of every run of a study, by the name of the model it becomes, in order.
+
+    Raises:
+        RecipeError: with the variant that is at fault.
+    """
+    if not study.variants:
+        raise RecipeError("expected at least one variant")
+    planned: dict[str, Recipe] = {}
+    before: dict[str, dict[int, Recipe]] = {}
     for variant in study.variants:
-        for seed in variant.seeds:
-            changes = [*variant.set, f'name="{variant.name}"', f"seed={seed}"]
-            if variant.start:
-                start = runs.get((variant.start, seed))
-                if start is None:
-                    raise RecipeError(f"{variant.name}: {variant.start} has no seed {seed}")
-                changes.append(f'init_from="{start}"')
-            run_dir = create_run(load_recipe(study.recipe, changes), out / "runs")
-            runs[variant.name, seed] = run_dir
-            is_first = seed == variant.seeds[0]
-            model = variant.name if is_first else f"{variant.name}-seed{seed}"
-            yield _outcome(run_dir, out / "models" / model)
+        _check_variant(variant, before)
+        recipes = {seed: _recipe(study, variant, seed, before) for seed in variant.seeds}
+        before[variant.name] = recipes
+        for seed, recipe in recipes.items():
+            model = variant.name if seed == variant.seeds[0] else f"{variant.name}-seed{seed}"
+            if model in planned or not is_model_name(model):
+                problem = "is there twice" if model in planned else "is no model name"
+                raise RecipeError(f"{variant.name}: the model {model!r} {problem}")
+            planned[model] = recipe
+    return planned
+
+
+def run_study(study: Study, out: Path) -> Iterator[Outcome]:
+    """Train and export every variant under `out`, in order; yield each as it is done.
+
+    Raises:
+        RecipeError: a model that is there did not come from the run that it is named after.
+    """
+    planned = {out / "models" / model: recipe for model, recipe in plan(study).items()}
+    for model, recipe in planned.items():
+        if model.exists() and not _is_made_by(out / "runs" / _run_name(recipe), model):
+            raise RecipeError(
+                f"{model}: did not come from the run {_run_name(recipe)}; "
+                f"remove it, or choose another --out"
+            )
+    for model, recipe in planned.items():
+        yield _outcome(create_run(recipe, out / "runs"), model)
+
+
+def _check_variant(variant: Variant, before: Mapping[str, Mapping[int, Recipe]]) -> None:
+    if not variant.seeds or len(set(variant.seeds)) < len(variant.seeds):
+        problem = "has a seed twice" if variant.seeds else "has no seed"
+        raise RecipeError(f"{variant.name}: {problem}")
+    if not variant.start:
+        return
+    if variant.start not in before:
+        raise RecipeError(
+            f"{variant.name}: no variant {variant.start!r} before it"
+            f"{nearest(variant.start, before)}"
+        )
+    for seed in variant.seeds:
+        if seed not in before[variant.start]:
+            raise RecipeError(f"{variant.name}: {variant.start} has no seed {seed}")
+
+
+def _recipe(
+    study: Study, variant: Variant, seed: int, before: Mapping[str, Mapping[int, Recipe]]
+) -> Recipe:
+    changes = [*variant.set, f'name="{variant.name}"', f"seed={seed}"]
+    if variant.start:
+        # The bare name, which is looked for beside the run: a path would make another recipe of
+        # the same study elsewhere.
+        changes.append(f'init_from="{_run_name(before[variant.start][seed])}"')
+    try:
+        return load_recipe(study.recipe, changes)
+    except RecipeError as error:
+        raise RecipeError(f"{variant.name}: {error.message}") from error
+
+
+def _run_name(recipe: Recipe) -> str:
+    return f"{recipe.name}-{recipe.recipe_id}"
+
+
+def _is_made_by(run_dir: Path, model: Path) -> bool:
+    """Whether the model gives what the finished run's network gives.
+
+    A card tells too little: its recipe has only the last part of paths.
+    """
+    if not (run_dir / "finished").exists():
+        return False
+    try:
+        trained, card = Trained.load(run_dir), read_card(model)
+        kind = "binary" if trained.net.head == "binary" else "float"
+        if (card.patch, card.kind, card.dim) != (trained.spec, kind, trained.net.dim):
+            return False
+        compare(trained, OnnxDescriptor(model, provider="cpu"))
+    except MatchServeError:
+        return False
+    return True
 
 
 def _outcome(run_dir: Path, model: Path) -> Outcome:

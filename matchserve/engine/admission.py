@@ -194,6 +194,10 @@ class Admission:
     def _released(self, place: Place) -> None:
         self.released += 1
         self._service_s += 0.1 * (self._clock() - self._running.pop(place) - self._service_s)
+        self._admit()
+
+    def _admit(self) -> None:
+        """Give places to those who wait, as far as they reach."""
         # Strictly in order: a large pair at the head is not overtaken for ever by small ones.
         while self._waiters and self._fits(self._waiters[0].megapixels):
             waiter = self._waiters.popleft()
@@ -203,5 +207,7 @@ class Admission:
         """Forget a waiter; if its place was granted in the same instant, pass it on."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
+            # Those behind a large one may fit where it did not.
+            self._admit()
         elif waiter.granted.done() and not waiter.granted.cancelled():
             waiter.granted.result().release()

@@ -6,6 +6,7 @@ without a card, and everything a card promises is checked when the model is load
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,9 +91,14 @@ def read_card(directory: Path) -> ModelCard:
 
 
 def write_card(card: ModelCard, directory: Path) -> Path:
-    """Write `card` as `directory/card.json`, indented, and return the path."""
+    """Write `card` as `directory/card.json`, indented, whole or not at all; return the path."""
     path = directory / CARD_FILE
-    path.write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        temporary.write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 

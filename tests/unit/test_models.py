@@ -10,7 +10,7 @@ import pytest
 
 from matchserve.errors import InvalidParameter, ModelError, ProviderUnavailable, UnknownModel
 from matchserve.models import providers, registry
-from matchserve.models.card import CARD_FILE, ModelCard, is_model_name, read_card
+from matchserve.models.card import CARD_FILE, ModelCard, is_model_name, read_card, write_card
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from matchserve.models.registry import list_models, load_descriptor, shipped_models_dir
 from matchserve.types import Keypoints, PatchSpec, UInt8
@@ -215,3 +215,20 @@ def test_a_card_names_the_field_that_is_wrong(tiny_model: Path) -> None:
         ModelCard(
             name="x", version="1", kind="binary", dim=12, patch=PatchSpec(), licence="", method=""
         )
+
+
+def test_a_card_is_written_whole_or_not_at_all(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_killed(*_: object) -> None:
+        raise OSError("no space")
+
+    before = {path: path.read_bytes() for path in tiny_model.iterdir()}
+    card = read_card(tiny_model).model_copy(update={"notes": "other"})
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", is_killed)
+        with pytest.raises(OSError, match="no space"):
+            write_card(card, tiny_model)
+    assert {path: path.read_bytes() for path in tiny_model.iterdir()} == before
+    write_card(card, tiny_model)
+    assert read_card(tiny_model) == card

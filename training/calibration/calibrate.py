@@ -24,6 +24,7 @@ from matchserve.models.registry import shipped_models_dir
 from matchserve.types import Bool, Float64, Keypoints
 from training.calibration.diagram import draw_reliability
 from training.calibration.fit import (
+    at_prior,
     class_weights,
     divide_scenes,
     fit_logistic,
@@ -129,8 +130,8 @@ def _fit_kind(
     weights = class_weights(is_same, options.prior)
     fit = fit_logistic(rows, is_same, weights)
     # What was seen in none of n pairs may be in the next one: Laplace's rule of succession.
-    low = 1 / (int(is_same.sum()) + 2)
-    high = 1 - 1 / (int((~is_same).sum()) + 2)
+    low = at_prior(1 / (int(is_same.sum()) + 2), options.prior)
+    high = at_prior(1 - 1 / (int((~is_same).sum()) + 2), options.prior)
     judged = held_out_probability(rows, is_same, folds, prior=options.prior)
     judged = np.clip(judged, low, high)
     found = figures(judged, is_same, weights)
@@ -140,8 +141,8 @@ def _fit_kind(
             name: round(float(value), _DIGITS)
             for name, value in zip(FEATURES, fit.coefficients, strict=True)
         },
-        low=round(low, _DIGITS),
-        high=round(high, _DIGITS),
+        low=float(f"{low:.{_DIGITS}g}"),
+        high=1 - float(f"{1 - high:.{_DIGITS}g}"),
         held_out={name: round(value, _DIGITS) for name, value in found.items()},
         reliability=reliability(judged, is_same, weights),
     )

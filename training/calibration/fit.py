@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.types import Bool, Float64
+from training.errors import DataError
 
 _MAX_STEPS = 200
 _TOLERANCE = 1e-9
@@ -30,6 +31,12 @@ class Fit:
 def logistic(logit: Float64) -> Float64:
     """1 / (1 + exp(-logit)), for any logit."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logit)))
+
+
+def at_prior(probability: float, prior: float) -> float:
+    """What is `probability` where one pair in two shows one scene, where `prior` of them do."""
+    odds = probability / (1 - probability) * prior / (1 - prior)
+    return odds / (1 + odds)
 
 
 def class_weights(is_same: Bool, prior: float) -> Float64:
@@ -83,16 +90,23 @@ def held_out_probability(
 
     `folds` (N, 2) are those of the two scenes of each pair; a pair whose scenes are in folds a and
     b is judged by a fit on the pairs that have no scene in either.
+
+    Raises:
+        DataError: there are too few scenes for that.
     """
-    probability = np.full(len(rows), prior)
+    probability = np.empty(len(rows))
     low, high = folds.min(axis=1), folds.max(axis=1)
     for a, b in sorted(set(zip(low.tolist(), high.tolist(), strict=True))):
         seen = fitted_rows(folds, a, b)
         judged = (low == a) & (high == b)
-        if is_same[seen].any() and not is_same[seen].all():
-            weights = class_weights(is_same[seen], prior)
-            fit = fit_logistic(rows[seen], is_same[seen], weights, penalty=penalty)
-            probability[judged] = fit.probability(rows[judged])
+        if not is_same[seen].any() or is_same[seen].all():
+            raise DataError(
+                "too few scenes to judge a calibration by ones it was not fitted on; "
+                "give at least a dozen, or more pairs"
+            )
+        weights = class_weights(is_same[seen], prior)
+        fit = fit_logistic(rows[seen], is_same[seen], weights, penalty=penalty)
+        probability[judged] = fit.probability(rows[judged])
     return probability
 
 

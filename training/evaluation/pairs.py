@@ -191,7 +191,10 @@ def _choose(model: Model, stores: list[PatchStore]) -> tuple[PatchStore, Descrip
 
 def _check_same_classes(stores: list[PatchStore]) -> None:
     for store in stores[1:]:
-        if not np.array_equal(store.offsets, stores[0].offsets):
+        has_same_classes = np.array_equal(store.offsets, stores[0].offsets) and [
+            store.scenes[number] for number in store.class_scenes
+        ] == [stores[0].scenes[number] for number in stores[0].class_scenes]
+        if not has_same_classes:
             raise DataError(f"{store.path}: not the classes of {stores[0].path}")
 
 

@@ -24,6 +24,7 @@ RIGHT, WRONG = (38, 166, 91), (214, 69, 65)
 _HEADER, _GAP, _SHIFT = 30, 8, 4
 # More lines hide the pictures: an even sample of the matches is drawn, right and wrong alike.
 _MAX_LINES = 120
+_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +41,12 @@ def picture(photo: Path, models: Sequence[str], out: Path, *, level: str, seed: 
     """Draw the matches of each model, one row below another, into `out`.
 
     Raises:
-        DataError: there is no such level.
+        DataError: there is no such level, or `out` is neither a JPEG nor a PNG.
     """
+    if out.suffix.lower() not in _SUFFIXES:
+        raise DataError(
+            f"{out}: expected a JPEG or PNG, a name that ends in {', '.join(_SUFFIXES)}"
+        )
     if level not in LEVELS:
         raise DataError(f"no level {level!r}; there are {', '.join(LEVELS)}")
     matchers = [Matcher(model) for model in models]

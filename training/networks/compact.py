@@ -15,6 +15,7 @@ from typing import Protocol
 
 from torch import nn
 
+from training.errors import RecipeError
 from training.networks.l2net import last_layers
 from training.networks.layers import (
     CentreAndSurround,
@@ -23,6 +24,7 @@ from training.networks.layers import (
     Standardise,
     conv_norm_relu,
     orthogonal_,
+    side_after,
 )
 
 
@@ -86,13 +88,19 @@ class Builder(Protocol):
 def compact(
     shape: Shape, *, dim: int, head: Head, width: float, dropout: float, patch_size: int = 32
 ) -> DescriptorNet:
-    """Build a network of `shape`; `width` multiplies all channels but the last."""
+    """Build a network of `shape`; `width` multiplies all channels but the last.
+
+    Raises:
+        RecipeError: patches of this size have no middle half.
+    """
+    if shape.has_surround and patch_size % 4:
+        raise RecipeError(f"a surround network takes patches of 4, 8, ... 64; not {patch_size}")
     layers: list[nn.Module] = [CentreAndSurround() if shape.has_surround else Standardise()]
     channels, side = 1, patch_size // 2 if shape.has_surround else patch_size
     for conv in shape.convs:
         out = round(conv.channels * width)
         layers += conv_norm_relu(channels, out, conv.kernel, conv.stride)
-        channels, side = out, side // conv.stride
+        channels, side = out, side_after(side, conv.kernel, conv.stride)
     if shape.pool > 1:
         layers.append(nn.AvgPool2d(shape.pool))
     if shape.has_surround:

@@ -35,7 +35,7 @@ def l2net(
     for wide, stride in zip(_CHANNELS, _STRIDES, strict=True):
         layers += conv_norm_relu(channels, round(wide * width), 3, stride)
         channels = round(wide * width)
-    layers += last_layers(channels, dim, patch_size // 4, head=head, dropout=dropout)
+    layers += last_layers(channels, dim, -(-patch_size // 4), head=head, dropout=dropout)
     net = DescriptorNet(nn.Sequential(*layers), dim=dim, head=head, patch_size=patch_size)
     orthogonal_(net)
     return net
@@ -55,7 +55,7 @@ def hynet(
             ThresholdedLinear(out),
         ]
         channels = out
-    layers += last_layers(channels, dim, patch_size // 4, head=head, dropout=dropout)
+    layers += last_layers(channels, dim, -(-patch_size // 4), head=head, dropout=dropout)
     return DescriptorNet(nn.Sequential(*layers), dim=dim, head=head, patch_size=patch_size)
 
 

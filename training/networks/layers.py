@@ -87,6 +87,9 @@ class SpanningConv(nn.Conv2d):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Return (N, C', 1, 1) of (N, C, S, S)."""
+        if maps.shape[2:] != self.weight.shape[2:] or self.weight.shape[1] % maps.shape[1]:
+            given, own = tuple(maps.shape[1:]), tuple(self.weight.shape[1:])
+            raise ValueError(f"a map of {given} is not spanned by weights of {own}")
         spanned = maps.reshape(-1, self.weight[0].numel())
         rows = functional.linear(spanned, self.weight.flatten(1), self.bias)
         return rows[:, :, None, None]
@@ -149,11 +152,21 @@ class ThresholdedLinear(nn.Module):
         return torch.maximum(maps, self.tau)
 
 
+def conv_padding(kernel: int, stride: int) -> int:
+    """Half the kernel where neighbourhoods overlap, nothing where they are patches."""
+    return kernel // 2 if stride < kernel else 0
+
+
+def side_after(side: int, kernel: int, stride: int) -> int:
+    """The side of the map that such a convolution makes of one of `side`."""
+    return (side + 2 * conv_padding(kernel, stride) - kernel) // stride + 1
+
+
 def conv_norm_relu(
     channels_in: int, channels_out: int, kernel: int, stride: int
 ) -> list[nn.Module]:
     """Return convolution without bias, batch normalisation, ReLU."""
-    padding = kernel // 2 if stride < kernel else 0
+    padding = conv_padding(kernel, stride)
     conv = nn.Conv2d(channels_in, channels_out, kernel, stride, padding, bias=False)
     return [conv, BatchNorm(channels_out), nn.ReLU(inplace=True)]
 

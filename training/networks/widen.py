@@ -34,17 +34,43 @@ def widened(
     *,
     noise: float = NOISE,
 ) -> dict[str, Tensor]:
-    """The weights of `narrow` in the shapes of `wide`; wide channel i is a copy of i modulo n."""
-    return {key: _copied(value, wide[key].shape, generator, noise) for key, value in narrow.items()}
+    """The weights of `narrow` in the shapes of `wide`; wide channel i is a copy of i modulo n.
+
+    A layer that reads several maps of the one before (a surround) has the channels of each in
+    turn. Where the narrow network's read one, both get its weights, half of each.
+    """
+    result = {}
+    read = (1, 1)
+    for key, value in narrow.items():
+        shape = wide[key].shape
+        inputs = _inputs(shape, value.shape, read) if value.dim() == 4 else None
+        result[key] = _copied(value, shape, inputs, generator, noise)
+        if value.dim() == 4:
+            read = (shape[0], value.shape[0])
+    return result
 
 
-def _copied(value: Tensor, shape: torch.Size, generator: torch.Generator, noise: float) -> Tensor:
+def _inputs(wide: torch.Size, narrow: torch.Size, read: tuple[int, int]) -> Tensor:
+    """Of each input channel of a wide convolution, the narrow one's; `read` are those of a map."""
+    number = torch.arange(wide[1])
+    maps = max(1, narrow[1] // read[1])
+    return number // read[0] % maps * read[1] + number % read[0] % read[1]
+
+
+def _copied(
+    value: Tensor,
+    shape: torch.Size,
+    inputs: Tensor | None,
+    generator: torch.Generator,
+    noise: float,
+) -> Tensor:
     if value.dim() == 0 or value.shape == shape:
         return value.clone()
     outputs = torch.arange(shape[0]) % value.shape[0]
     if value.dim() == 1:
         return value[outputs]
-    inputs = torch.arange(shape[1]) % value.shape[1]
+    if inputs is None:
+        inputs = torch.arange(shape[1]) % value.shape[1]
     copies = torch.bincount(inputs, minlength=value.shape[1])
     shared = value / copies.reshape(1, -1, *[1] * (value.dim() - 2))
     result = shared[outputs][:, inputs]

@@ -13,6 +13,7 @@ from matchserve.vision.evidence import Evidence
 from training.calibration.calibrate import FitOptions, fit_calibration
 from training.calibration.diagram import interval
 from training.calibration.fit import (
+    at_prior,
     class_weights,
     divide_scenes,
     fit_logistic,
@@ -106,6 +107,19 @@ def test_a_scene_cannot_teach_its_own_answer() -> None:
     np.testing.assert_allclose(held[folds[:, 0] == 2], 0.5, atol=1e-6)
     whole = fit_logistic(telltale, is_same, np.ones(200)).probability(telltale)
     assert whole[(folds[:, 0] == 2) & is_same].min() > 0.8
+
+
+def test_two_scenes_are_too_few_to_judge_by() -> None:
+    folds = np.array([[0, 0], [1, 1], [0, 1], [0, 1]])
+    is_same = np.array([True, True, False, False])
+    with pytest.raises(DataError, match="too few scenes"):
+        held_out_probability(np.ones((4, 1)), is_same, folds, prior=0.5)
+
+
+def test_limits_follow_the_prior() -> None:
+    assert at_prior(0.2, 0.5) == pytest.approx(0.2)
+    rare = fit_calibration(measured_pairs(), frozenset(), FitOptions(prior=0.001))
+    assert rare.geometries["homography"].low == pytest.approx(0.001 / 101, rel=0.05)
 
 
 def test_figures_of_a_small_table_by_hand() -> None:

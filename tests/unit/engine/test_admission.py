@@ -44,6 +44,23 @@ def test_whoever_is_waited_for_is_not_alone() -> None:
     run(body())
 
 
+def test_a_departed_large_request_leaves_room_for_those_behind_it() -> None:
+    async def body() -> None:
+        admission = Admission(Places(running=4, waiting=4, megapixels=10))
+        running = await admission.enter(8, 1)
+        large = asyncio.create_task(admission.enter(8, 5))
+        small = asyncio.create_task(admission.enter(1, 5))
+        await asyncio.sleep(0)
+        assert not small.done()
+        large.cancel()
+        place = await asyncio.wait_for(small, 1)
+        assert admission.running == 2
+        place.release()
+        running.release()
+
+    run(body())
+
+
 def test_places_are_given_in_the_order_of_asking() -> None:
     async def body() -> None:
         admission = Admission(Places(running=2, waiting=20, megapixels=10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from training.errors import DataError
 from training.evaluation import homography, pairs, pose
 from training.evaluation.cameras import find_scenes, relative_pose
 from training.evaluation.commands import shown_command
-from training.evaluation.picture import is_correct
+from training.evaluation.picture import is_correct, picture
 from training.evaluation.protocol import Options, load_models
 from training.evaluation.tables import read_json
 
@@ -262,6 +263,11 @@ def test_pairs_reads_the_store_cut_as_each_model_wants(tmp_path: Path) -> None:
     chosen = options(tmp_path, limit=100)
     with pytest.raises(DataError, match=r"tiny needs patches of 32 px, K=12; .*K=20 32 px"):
         pairs.run(load_models([str(tiny)], chosen), [wide], chosen)
+    other = Path(shutil.copytree(wide, tmp_path / "other"))
+    text = (other / "store.json").read_text()
+    (other / "store.json").write_text(text.replace("brick.png", "stone.png"))
+    with pytest.raises(DataError, match="other: not the classes of"):
+        pairs.run(load_models([str(tiny)], chosen), [narrow, other], chosen)
 
 
 def test_matched_is_what_a_loop_finds() -> None:
@@ -324,3 +330,9 @@ def test_picture_counts_by_the_known_homography(tmp_path: Path) -> None:
         assert drawn.size == (2 * columns + 8, 2 * (rows + 30))
     assert is_correct(np.array([[10.0, 20.0]]), np.array([[12.0, 20.0]]), np.eye(3)).all()
     assert not is_correct(np.array([[10.0, 20.0]]), np.array([[13.5, 20.0]]), np.eye(3)).any()
+
+
+@pytest.mark.parametrize("name", ["p", "p.xyz"])
+def test_picture_refuses_a_format_before_it_reads_the_photograph(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=f"{name}: expected a JPEG or PNG"):
+        picture(tmp_path / "none.png", ["rootsift"], tmp_path / name, level="easy", seed=0)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from training.errors import RecipeError
 from training.networks import NETWORKS, NetworkOptions, build_network
 from training.networks.cost import mac_count, parameter_count
 from training.networks.layers import BatchNorm, FilterResponseNorm, Standardise, ThresholdedLinear
@@ -115,6 +116,20 @@ def test_residual_keeps_sizes_with_even_kernels() -> None:
     assert same[0].padding == (2, 3, 2, 3)
 
 
+@pytest.mark.parametrize("size", [24, 30, 33, 34, 36, 48])
+@pytest.mark.parametrize("name", ["compact40", "patchify48", "slim", "l2net", "hynet"])
+def test_any_size_of_patch_gives_one_row_each(name: str, size: int) -> None:
+    built = build_network(NetworkOptions(name, width=0.25, dim=16), size).eval()
+    assert built(torch.zeros(3, 1, size, size)).shape == (3, 16)
+    with pytest.raises(ValueError, match="not spanned"):
+        built(torch.zeros(3, 1, size + 8, size + 8))
+
+
+def test_a_surround_needs_a_middle_half() -> None:
+    with pytest.raises(RecipeError, match="34"):
+        build_network(NetworkOptions("surround40"), 34)
+
+
 def test_a_surround_is_a_second_patch_for_the_same_layers() -> None:
     torch.manual_seed(0)
     plain = build_network(NetworkOptions("compact40"), 32)
@@ -133,7 +148,7 @@ def test_a_surround_is_a_second_patch_for_the_same_layers() -> None:
             torch.testing.assert_close(both(large), plain(part), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["compact40", "l2net"])
+@pytest.mark.parametrize("name", ["compact40", "l2net", "surround40"])
 @pytest.mark.parametrize("factor", [1.5, 2.0])
 def test_a_widened_network_gives_what_the_narrow_one_gave(name: str, factor: float) -> None:
     torch.manual_seed(0)

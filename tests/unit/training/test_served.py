@@ -9,13 +9,15 @@ import torch
 from training_runs import new_run
 
 from matchserve.models.onnx_model import OnnxDescriptor
+from matchserve.types import PatchSpec
 from training.checkpoint import load_network_weights
 from training.errors import CheckpointError
-from training.export import export
+from training.export import export, to_onnx
 from training.loop import train
-from training.networks import NETWORKS, NetworkOptions, build_network
+from training.networks import NETWORKS, Head, NetworkOptions, build_network
 from training.networks.folding import folded, unfolded
 from training.run import open_run, read_recipe
+from training.served import float_tensors
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,27 @@ def test_unfolding_undoes_folding(name: str) -> None:
     with torch.no_grad():
         expected, found = net.eval()(patches), fresh.eval()(patches)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("surround40", "unit"), ("l2net", "binary"), ("hynet", "unit"), ("residual", "linear")],
+)
+def test_an_exported_graph_holds_the_network(name: str, head: Head) -> None:
+    torch.manual_seed(0)
+    options = NetworkOptions(name, dim=16, head=head, width=0.5)
+    net = build_network(options, 32).train()
+    patches = torch.randint(0, 256, (32, 1, 32, 32), dtype=torch.uint8)
+    with torch.no_grad():
+        # The exporter keeps one of several constants that are equal, as fresh biases are.
+        for parameter in net.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+        net.features(patches)
+    fresh = build_network(options, 32)
+    fresh.load_state_dict(unfolded(fresh, float_tensors(to_onnx(net, PatchSpec()))))
+    with torch.no_grad():
+        torch.testing.assert_close(fresh.eval()(patches), net.eval()(patches), rtol=0, atol=1e-4)
 
 
 def test_training_starts_from_a_model(model: Path, tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from matchserve.models.card import read_card
-from training.errors import RecipeError
-from training.recipe import load_recipe
+from training import study as studies
+from training.cli import app
+from training.errors import CheckpointError, RecipeError
 from training.run import read_recipe
-from training.study import STUDIES, load_study, run_study
+from training.study import STUDIES, Outcome, load_study, run_study
 
 SMALL = """
 recipe = "{recipe}"
@@ -44,19 +48,66 @@ def write_study(folder: Path, text: str = SMALL) -> Path:
     return path
 
 
-def test_every_variant_becomes_a_model_once(tmp_path: Path) -> None:
-    study = load_study(str(write_study(tmp_path)))
-    outcomes = list(run_study(study, tmp_path / "out"))
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Outcome]]:
+    """The file of a small study, trained into `out` beside it, and its outcomes."""
+    path = write_study(tmp_path_factory.mktemp("study"))
+    return path, list(run_study(load_study(str(path)), path.parent / "out"))
+
+
+@pytest.fixture
+def copied(
+    done: tuple[Path, list[Outcome]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A copy of the trained study in the current folder, which a test may change."""
+    folder = tmp_path / "copy"
+    shutil.copytree(done[0].parent, folder)
+    monkeypatch.chdir(folder)
+    return folder / "study.toml"
+
+
+def test_every_variant_becomes_a_model_once(done: tuple[Path, list[Outcome]], copied: Path) -> None:
+    outcomes = done[1]
     assert [o.model.name for o in outcomes] == ["plain", "plain-seed1", "more"]
     assert [o.steps for o in outcomes] == [2, 2, 1]
     assert all(o.seconds > 0 and o.fpr95 for o in outcomes)
     cards = [read_card(o.model) for o in outcomes]
     assert cards[0].sha256 != cards[1].sha256
-    more = next((tmp_path / "out" / "runs").glob("more-*"))
-    assert Path(read_recipe(more).init_from).name.startswith("plain-")
-    again = list(run_study(study, tmp_path / "out"))
-    assert [o.seconds for o in again] == [0, 0, 0]
-    assert [read_card(o.model).sha256 for o in again] == [c.sha256 for c in cards]
+    more, plain = (next(Path("out/runs").glob(f"{n}-*")) for n in ("more", "plain"))
+    assert read_recipe(more).init_from in [run.name for run in plain.parent.glob("plain-*")]
+    for out in (Path("out"), copied.parent / "out"):
+        again = list(run_study(load_study(str(copied)), out))
+        assert [o.seconds for o in again] == [0, 0, 0]
+        assert [read_card(o.model).sha256 for o in again] == [c.sha256 for c in cards]
+
+
+def test_a_model_of_an_edited_variant_is_not_taken_for_finished(copied: Path) -> None:
+    copied.write_text(copied.read_text().replace('["run.steps=1"]', '["run.steps=3"]'))
+    shutil.rmtree("out/models/plain")
+    with pytest.raises(RecipeError, match=r"out/models/more: did not come .* another --out"):
+        next(run_study(load_study(str(copied)), Path("out")))
+    assert not Path("out/models/plain").exists()
+
+
+def test_a_model_of_another_run_is_not_taken_for_finished(copied: Path) -> None:
+    shutil.rmtree("out/models/plain")
+    shutil.copytree("out/models/plain-seed1", "out/models/plain")
+    with pytest.raises(RecipeError, match="out/models/plain: did not come from the run plain-"):
+        next(run_study(load_study(str(copied)), Path("out")))
+
+
+def test_an_error_does_not_lose_the_rows_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_later(*_: object) -> Iterator[Outcome]:
+        yield Outcome(tmp_path / "plain", 2, 16, 1.5, 60.0, {})
+        raise CheckpointError("no weights")
+
+    monkeypatch.setattr(studies, "run_study", fails_later)
+    path = write_study(tmp_path)
+    found = CliRunner().invoke(app, ["study", str(path), "--out", str(tmp_path / "out")])
+    assert isinstance(found.exception, CheckpointError)
+    assert "plain" in found.output
 
 
 @pytest.mark.parametrize(
@@ -66,6 +117,12 @@ def test_every_variant_becomes_a_model_once(tmp_path: Path) -> None:
         (('name = "more"', 'name = "plain"'), "twice"),
         (("seeds = [0, 1]", "seeds = []"), "no seed"),
         (("seeds = [0, 1]", "seed = [0, 1]"), "unknown key"),
+        (("seeds = [0, 1]", "seeds = [1, 1]"), "plain: has a seed twice"),
+        (("seeds = [0, 1]", "seeds = [1]"), "more: plain has no seed 0"),
+        (('name = "more"', 'name = "plain-seed1"'), "'plain-seed1' is there twice"),
+        (('name = "more"', 'name = "More"'), "'More' is no model name"),
+        (("run.steps=1", "run.stepps=1"), r"study\.toml: more: .*stepps.*'steps'"),
+        ((SMALL[SMALL.index("[[") :], ""), "at least one variant"),
     ],
 )
 def test_what_cannot_be_studied_is_refused(
@@ -76,19 +133,10 @@ def test_what_cannot_be_studied_is_refused(
         load_study(str(path))
 
 
-def test_a_start_of_another_seed_is_refused(tmp_path: Path) -> None:
-    text = SMALL.replace('start = "plain"', 'start = "plain"\nseeds = [5]')
-    study = load_study(str(write_study(tmp_path, text)))
-    with pytest.raises(RecipeError, match="plain has no seed 5"):
-        list(run_study(study, tmp_path / "out"))
-
-
 def test_studies_that_ship_can_be_trained() -> None:
     names = [e.name.removesuffix(".toml") for e in STUDIES.iterdir() if e.name.endswith(".toml")]
     assert {"methods", "networks"} <= set(names)
     for name in names:
-        study = load_study(name)
-        for variant in study.variants:
-            load_recipe(study.recipe, variant.set)
+        assert load_study(name).variants
     with pytest.raises(RecipeError, match=r"no study 'method', did you mean 'methods'"):
         load_study("method")
