@@ -41,8 +41,9 @@ def widened(
     """
     result = {}
     read = (1, 1)
-    for key, value in narrow.items():
-        shape = wide[key].shape
+    # In the order of the layers, which a file does not keep.
+    for key, held in wide.items():
+        value, shape = narrow[key], held.shape
         inputs = _inputs(shape, value.shape, read) if value.dim() == 4 else None
         result[key] = _copied(value, shape, inputs, generator, noise)
         if value.dim() == 4:
