@@ -24,7 +24,7 @@ from training import served
 from training.errors import CheckpointError
 from training.files import sweep, write_whole
 from training.methods.contract import PairLoss
-from training.networks.layers import CentreAndSurround, DescriptorNet, SpanningConv
+from training.networks.layers import DescriptorNet, SpanningConv
 from training.networks.widen import is_wider, widened
 from training.samplers import Sampler
 
@@ -192,10 +192,9 @@ def start_network(net: DescriptorNet, source: Path, seed: int) -> tuple[Path, st
     if not is_other_end and is_wider(own, given):
         generator = torch.Generator().manual_seed(seed)
         net.load_state_dict(widened(own, given, generator))
-        has_more_maps = isinstance(net.trunk[0], CentreAndSurround) and shapes(body) == shapes(
-            own_body
-        )
-        return stored.path, ", with a surround added" if has_more_maps else ", widened"
+        # Where only the last layer is wider, it reads a second map.
+        has_surround_added = shapes(body) == shapes(own_body)
+        return stored.path, ", with a surround added" if has_surround_added else ", widened"
     return load_network_weights(net, source), ""
 
 

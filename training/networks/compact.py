@@ -94,7 +94,7 @@ def compact(
         RecipeError: patches of this size have no middle half.
     """
     if shape.has_surround and patch_size % 4:
-        raise RecipeError(f"a surround network takes patches of 4, 8, ... 64; not {patch_size}")
+        raise RecipeError(f"a surround network needs a patch size divisible by 4, not {patch_size}")
     layers: list[nn.Module] = [CentreAndSurround() if shape.has_surround else Standardise()]
     channels, side = 1, patch_size // 2 if shape.has_surround else patch_size
     for conv in shape.convs:
