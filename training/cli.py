@@ -45,6 +45,7 @@ def train(
     out: Annotated[Path, typer.Option("--out", help="Where runs are kept.")] = Path("runs"),
 ) -> None:
     """Train a recipe; the same command goes on where it was stopped."""
+    from matchserve.engine.memory import keep_freed
     from training import distributed
     from training.loop import train as train_run
     from training.recipe import load_recipe
@@ -62,6 +63,7 @@ def train(
         loaded = load_recipe(recipe, overrides or ())
         device = choose_device(loaded)
         run_dir = create_run(loaded, out)
+    keep_freed()
     distributed.start(device)
     try:
         train_run(run_dir)
@@ -77,8 +79,10 @@ def study(
     out: Annotated[Path, typer.Option("--out", help="Where its runs and models are kept.")],
 ) -> None:
     """Train variants of one recipe and export them, to be measured side by side."""
+    from matchserve.engine.memory import keep_freed
     from training.study import load_study, run_study
 
+    keep_freed()
     table = Table("model", "MMAC", "steps", "batch", "minutes", "validation FPR95")
     loaded = load_study(name)
     try:

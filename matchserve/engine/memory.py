@@ -12,7 +12,7 @@ import ctypes
 import time
 from collections.abc import Callable
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
 # The largest the library takes: larger blocks are mapped and returned one by one.
 _HEAP_BLOCK_BYTES = 32 << 20
 _KEPT_BYTES = (1 << 31) - 1
@@ -28,6 +28,19 @@ def share_heaps(count: int) -> None:
         mallopt(_M_ARENA_MAX, count)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         mallopt(_M_MMAP_THRESHOLD, _HEAP_BLOCK_BYTES)
+
+
+def keep_freed() -> None:
+    """Let all threads share one heap that returns nothing, blocks of any size among it.
+
+    For a process that asks for the same large blocks again and again, as a training step does:
+    mapped anew, each of their pages costs a fault. Nothing where the C library is not glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_TRIM_THRESHOLD, -1)
+        mallopt(_M_MMAP_MAX, 0)
 
 
 def return_freed() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -42,6 +44,33 @@ def test_freed_memory_is_returned() -> None:
     before = hold_and_free()
     return_freed()
     assert fallen_by(before) > 0.8 * BLOCK * BLOCKS
+
+
+AGAIN_AND_AGAIN = """
+import resource, sys
+import numpy as np
+from matchserve.engine.memory import keep_freed
+if sys.argv[1] == "kept":
+    keep_freed()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.full(100_000_000, 1, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+
+
+def faults_of_a_block_asked_for_again(heap: str) -> int:
+    command = [sys.executable, "-c", AGAIN_AND_AGAIN, heap]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True)
+    return int(ran.stdout)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
+def test_kept_memory_is_not_mapped_again() -> None:
+    assert faults_of_a_block_asked_for_again("kept") < 10
+    assert faults_of_a_block_asked_for_again("mapped") > 40
 
 
 def test_idle_is_said_once_and_only_after_work() -> None:
