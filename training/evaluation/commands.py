@@ -131,10 +131,6 @@ def shown_command(words: list[str]) -> str:
     return shlex.join(["python", "-m", "training", *short])
 
 
-if __name__ == "__main__":
-    app()
-
-
 @app.command()
 def picture(
     photo: Annotated[Path, typer.Argument(help="A photograph; a view of it is generated.")],
