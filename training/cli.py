@@ -105,6 +105,22 @@ def study(
 
 
 @app.command()
+def blend(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Run directory to write.")],
+    share: Annotated[
+        float, typer.Option(help="Of what the run learned; the rest is its start.", min=0, max=1)
+    ] = 0.5,
+) -> None:
+    """Average a finished run with what it started from; export takes the result."""
+    from training.blend import blend as blend_run
+
+    for name, rate in blend_run(run, out, share).items():
+        typer.echo(f"{name}: FPR95 {100 * rate:.2f} %")
+    typer.echo(str(out))
+
+
+@app.command()
 def export(
     run: RunArgument,
     out: Annotated[Path, typer.Option("-o", "--out", help="Model directory to write.")],

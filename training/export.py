@@ -13,9 +13,9 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from training.networks import DescriptorNet, build_network
 from training.networks.folding import folded
 from training.recipe import Recipe
 from training.report import read_log
-from training.run import SAMPLES_FILE, START_ENTRY, read_recipe
+from training.run import BLEND_ENTRY, SAMPLES_FILE, START_ENTRY, read_recipe
 
 OPSET = 18
 TOLERANCE = 1e-5
@@ -71,7 +71,7 @@ class Trained:
     training_data: tuple[str, ...]
     samples: UInt8
     metrics: dict[str, Any]
-    started_from: str = ""
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def load(cls, run_dir: Path) -> Trained:
@@ -91,8 +91,8 @@ class Trained:
             raise ExportRefused(f"{run_dir / SAMPLES_FILE}: no patches to compare on") from error
         made_by = tuple(str(store["made_by"]) for store in entries["training_data"])
         metrics = _last_validation(run_dir)
-        started_from = str(entries.get(START_ENTRY, ""))
-        return cls(net.eval(), recipe, spec, made_by, samples, metrics, started_from)
+        provenance = {key: entries[key] for key in (START_ENTRY, BLEND_ENTRY) if key in entries}
+        return cls(net.eval(), recipe, spec, made_by, samples, metrics, provenance)
 
 
 class Served(nn.Module):
@@ -218,7 +218,7 @@ def fill_directory(
         licence=text.licence,
         method=text.method or _method(trained.recipe),
         training_data=text.training_data or trained.training_data,
-        recipe=_public(trained.recipe, trained.started_from),
+        recipe=_public(trained.recipe, trained.provenance),
         metrics=trained.metrics,
         notes=text.notes,
     )
@@ -278,15 +278,14 @@ def _method(recipe: Recipe) -> str:
     return f"{recipe.loss.name}, {recipe.sampler.name} sampling"
 
 
-def _public(recipe: Recipe, started_from: str) -> dict[str, Any]:
+def _public(recipe: Recipe, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recipe as plain values; of paths, which belong to a machine, the last part.
 
-    Fine-tuned weights are also named by the digest of those they started from.
+    `provenance` is what else made the weights: the digest of those they started from, and how
+    much of them is left.
     """
-    table = asdict(recipe)
+    table = {**asdict(recipe), **provenance}
     table["init_from"] = Path(recipe.init_from).name
-    if started_from:
-        table[START_ENTRY] = started_from
     for part in ("train", "validation"):
         table["data"][part] = [
             {**source, "path": Path(source["path"]).name} for source in table["data"][part]

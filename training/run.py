@@ -36,6 +36,8 @@ SAMPLES_FILE = "samples.npy"
 SAMPLE_COUNT = 1024
 # The entry of a file of weights that names the weights it was fine-tuned from.
 START_ENTRY = "init_from_sha256"
+# The entry of weights that lie between those of a run and those it started from.
+BLEND_ENTRY = "blend_share"
 
 
 @dataclass(slots=True, eq=False)

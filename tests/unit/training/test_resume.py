@@ -103,7 +103,7 @@ def test_a_fine_tune_needs_its_source_once_and_names_it(
     assert open_run(tuned).notes == ["resumed at step 2"]
     train(tuned)
     assert read_network(tuned).entries["init_from_sha256"] == digest
-    assert Trained.load(tuned).started_from == digest
+    assert Trained.load(tuned).provenance == {"init_from_sha256": digest}
     card, _ = export(tuned, tmp_path / "m" / "tuned")
     assert card.recipe["init_from_sha256"] == digest
 

@@ -1,0 +1,88 @@
+"""A run averaged with what it started from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from training_runs import new_run
+
+from training.blend import blend, measure_statistics
+from training.checkpoint import read_network
+from training.errors import CheckpointError
+from training.export import export
+from training.loop import train
+from training.networks import NetworkOptions, build_network
+from training.run import open_run
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    train(new_run(folder))
+    return train(new_run(folder, name="tuned", init_from="runs/tiny", seed=1))
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    tensors = read_network(run).tensors
+    return {k: v for k, v in tensors.items() if k.endswith((".weight", ".bias"))}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_weights_lie_between(tuned: Path, tmp_path: Path, share: float) -> None:
+    found = blend(tuned, tmp_path / "blended", share)
+    start, end = weights(tuned.parent / "tiny"), weights(tuned)
+    assert any(not torch.equal(start[key], end[key]) for key in end)
+    for key, value in weights(tmp_path / "blended").items():
+        torch.testing.assert_close(value, (1 - share) * start[key] + share * end[key])
+    assert len(found) == 1
+
+
+def test_statistics_are_those_of_the_batches() -> None:
+    torch.manual_seed(0)
+    net = build_network(NetworkOptions("patchify48", width=0.25, dim=16), 32)
+    batches = [255 * torch.rand(8, 1, 32, 32) for _ in range(3)]
+    measure_statistics(net, batches)
+    first = next(i for i, m in enumerate(net.trunk) if isinstance(m, nn.BatchNorm2d))
+    seen = [net.trunk[:first](batch) for batch in batches]
+    norm = net.trunk[first]
+    expected = torch.stack([maps.mean((0, 2, 3)) for maps in seen]).mean(0)
+    torch.testing.assert_close(norm.running_mean, expected)
+    expected = torch.stack([maps.transpose(0, 1).flatten(1).var(1) for maps in seen]).mean(0)
+    torch.testing.assert_close(norm.running_var, expected)
+    assert norm.momentum == 0.1
+    assert not net.training
+
+
+def test_a_blend_is_exported_and_says_so(tuned: Path, tmp_path: Path) -> None:
+    blended = tmp_path / "blended"
+    found = blend(tuned, blended, 0.5)
+    card, _ = export(blended, tmp_path / "m" / "blended")
+    assert card.recipe["blend_share"] == 0.5
+    assert card.recipe["init_from_sha256"] == read_network(tuned).entries["init_from_sha256"]
+    assert card.metrics["validation_fpr95"] == pytest.approx(found)
+    again = tmp_path / "again"
+    blend(tuned, again, 0.5)
+    for key, value in read_network(again).tensors.items():
+        np.testing.assert_array_equal(value, read_network(blended).tensors[key])
+
+
+def test_what_cannot_be_blended(tuned: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there already"):
+        blend(tuned, tmp_path, 0.5)
+    unfinished = new_run(tmp_path, name="unfinished", init_from=str(tuned))
+    open_run(unfinished)
+    with pytest.raises(CheckpointError, match="not a finished run"):
+        blend(unfinished, tmp_path / "out", 0.5)
+    with pytest.raises(CheckpointError, match="from nothing"):
+        blend(next(tuned.parent.glob("tiny-*")), tmp_path / "out", 0.5)
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(tuned, moved / tuned.name)
+    train(new_run(moved, seed=7))
+    with pytest.raises(CheckpointError, match="not what"):
+        blend(moved / tuned.name, tmp_path / "out", 0.5)
+    assert not (tmp_path / "out").exists()
