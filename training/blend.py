@@ -19,8 +19,16 @@ from torch import Tensor, nn
 from training.checkpoint import start_network, write_tensors
 from training.errors import CheckpointError
 from training.files import write_text_whole
-from training.networks import DescriptorNet, build_network
-from training.run import BLEND_ENTRY, RECIPE_FILE, SAMPLES_FILE, START_ENTRY, find_start, open_run
+from training.networks import DescriptorNet
+from training.run import (
+    BLEND_ENTRY,
+    RECIPE_FILE,
+    SAMPLES_FILE,
+    START_ENTRY,
+    build_state,
+    find_start,
+    open_run,
+)
 from training.validation import validate
 
 _STATISTICS_BATCHES = 16
@@ -29,8 +37,8 @@ _STATISTICS_BATCHES = 16
 def blend(run_dir: Path, out: Path, share: float) -> dict[str, float]:
     """Write the run directory `out`: `share` of what `run_dir` learned, the rest of its start.
 
-    Return FPR95 by validation store. The result is exported as any run, and cannot be trained on
-    but by `init_from`.
+    Return FPR95 by validation store. The result is exported as any run is; to train on, another
+    run starts from it.
 
     Raises:
         CheckpointError: `out` is there, `run_dir` is not finished or had no start, or what it
@@ -38,13 +46,14 @@ def blend(run_dir: Path, out: Path, share: float) -> dict[str, float]:
     """
     if out.exists():
         raise CheckpointError(f"{out}: there already")
-    if not (run_dir / "finished").exists():
-        raise CheckpointError(f"{run_dir}: not a finished run")
     run = open_run(run_dir)
+    if run.state.step < run.recipe.run.steps:
+        raise CheckpointError(f"{run_dir}: not finished, its newest checkpoint is {run.state.step}")
     if not run.recipe.init_from:
         raise CheckpointError(f"{run_dir}: started from nothing to average it with")
     net = run.state.net
-    start = build_network(run.recipe.network, net.patch_size)
+    # As the run was built: layers that its start did not have are drawn from its seed.
+    start = build_state(run.recipe, net.patch_size, run.device).net
     source = find_start(run.recipe.init_from, run_dir)
     path, _ = start_network(start, source, run.recipe.seed)
     if hashlib.sha256(path.read_bytes()).hexdigest() != run.entries.get(START_ENTRY):

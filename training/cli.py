@@ -246,9 +246,11 @@ def bench(
     """Time the training loop against bare forward, backward and step."""
     import tempfile
 
+    from matchserve.engine.memory import keep_freed
     from training.bench import measure
     from training.recipe import load_recipe
 
+    keep_freed()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(load_recipe(recipe, overrides or ()), Path(folder), blocks=blocks)
     typer.echo(

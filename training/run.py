@@ -17,7 +17,7 @@ from torch import Tensor
 from matchserve.types import UInt8
 from training import distributed
 from training.batches import Batches, shares_of
-from training.checkpoint import Checkpoints, TrainState, find_run, start_network
+from training.checkpoint import Checkpoints, TrainState, find_run, read_tensors, start_network
 from training.data.sources import open_sources
 from training.data.store import PatchStore, spec_to_json
 from training.errors import CheckpointError, RecipeError
@@ -93,6 +93,7 @@ def open_run(run_dir: Path) -> Run:
     """
     recipe = read_recipe(run_dir)
     check_recipe(recipe, str(run_dir / RECIPE_FILE))
+    _refuse_blend(run_dir)
     device = choose_device(recipe)
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
@@ -202,6 +203,15 @@ def write_samples(run_dir: Path, recipe: Recipe, stores: list[PatchStore]) -> No
     buffer = BytesIO()
     np.save(buffer, np.concatenate(rows))
     write_whole(path, buffer.getvalue())
+
+
+def _refuse_blend(run_dir: Path) -> None:
+    final = run_dir / "final.safetensors"
+    if final.exists() and BLEND_ENTRY in read_tensors(final).entries:
+        raise CheckpointError(
+            f"{run_dir}: a blend, which has no steps to go on with; start another run from it "
+            "with init_from"
+        )
 
 
 def _restore(

@@ -6,3 +6,11 @@ import torch
 def _one_thread() -> None:
     """Tiny tensors gain nothing from threads, and tests run beside each other."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def heaps_kept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Commands tell the C library to return nothing: for a process of their own, not for this."""
+    calls: list[str] = []
+    monkeypatch.setattr("matchserve.engine.memory.keep_freed", lambda: calls.append("kept"))
+    return calls

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 from training_runs import new_run
+from typer.testing import CliRunner
 
 from training.blend import blend, measure_statistics
 from training.checkpoint import read_network
+from training.cli import app
 from training.errors import CheckpointError
 from training.export import export
 from training.loop import train
@@ -40,6 +42,25 @@ def test_weights_lie_between(tuned: Path, tmp_path: Path, share: float) -> None:
     for key, value in weights(tmp_path / "blended").items():
         torch.testing.assert_close(value, (1 - share) * start[key] + share * end[key])
     assert len(found) == 1
+
+
+def test_layers_that_the_start_did_not_have_are_those_the_run_began_with(
+    tuned: Path, tmp_path: Path
+) -> None:
+    wider = {"name": "patchify48", "width": 0.25, "dim": 24, "dropout": 0.1}
+    run = new_run(tuned.parent, name="wider", init_from="runs/tiny", network=wider, seed=2)
+    began = {f"net.{k}": v.clone() for k, v in open_run(run).state.net.state_dict().items()}
+    blend(train(run), tmp_path / "blended", 0.0)
+    for key, value in weights(tmp_path / "blended").items():
+        torch.testing.assert_close(value, began[key])
+
+
+def test_a_blend_has_statistics_of_its_own(tuned: Path, tmp_path: Path) -> None:
+    blend(tuned, tmp_path / "blended", 1.0)
+    own, of_run = read_network(tmp_path / "blended").tensors, read_network(tuned).tensors
+    means = [key for key in own if key.endswith("running_mean")]
+    assert means
+    assert all(not torch.equal(own[key], of_run[key]) for key in means)
 
 
 def test_statistics_are_those_of_the_batches() -> None:
@@ -71,12 +92,27 @@ def test_a_blend_is_exported_and_says_so(tuned: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, read_network(blended).tensors[key])
 
 
+def test_the_command_blends_and_a_blend_is_not_trained_on(
+    tuned: Path, tmp_path: Path, heaps_kept: list[str]
+) -> None:
+    blended = tmp_path / "blended"
+    done = CliRunner().invoke(app, ["blend", str(tuned), "-o", str(blended), "--share", "0.5"])
+    assert done.exit_code == 0, done.output
+    before = (blended / "final.safetensors").read_bytes()
+    again = CliRunner().invoke(app, ["train", str(blended)])
+    assert isinstance(again.exception, CheckpointError)
+    assert heaps_kept == ["kept"]
+    assert (blended / "final.safetensors").read_bytes() == before
+    started = open_run(new_run(tmp_path, init_from=str(blended)))
+    assert started.notes == [f"started from {blended / 'final.safetensors'}"]
+
+
 def test_what_cannot_be_blended(tuned: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there already"):
         blend(tuned, tmp_path, 0.5)
     unfinished = new_run(tmp_path, name="unfinished", init_from=str(tuned))
     open_run(unfinished)
-    with pytest.raises(CheckpointError, match="not a finished run"):
+    with pytest.raises(CheckpointError, match="not finished"):
         blend(unfinished, tmp_path / "out", 0.5)
     with pytest.raises(CheckpointError, match="from nothing"):
         blend(next(tuned.parent.glob("tiny-*")), tmp_path / "out", 0.5)
