@@ -100,6 +100,12 @@ class Batches:
             return rng.choice(len(store), share, replace=False)
         if self.order == "neighbours":
             return self._neighbours(number, store, share, rng)
+        if self.order == "mixed":
+            near = self._neighbours(number, store, share // 2, rng)
+            # As many as the whole share: what `near` has already leaves enough of them.
+            far = rng.choice(len(store), share, replace=False)
+            far = far[~np.isin(far, near)][: share - len(near)]
+            return np.concatenate([near, far])
         per_epoch = len(store) // share
         epoch, place = divmod(step, per_epoch)
         known = self._shuffles.get(number)

@@ -129,6 +129,10 @@ def export(
     max_loss: Annotated[
         float, typer.Option(help="FPR95 that int8 may lose, in points of a hundred.")
     ] = 0.5,
+    domain_size: Annotated[
+        float,
+        typer.Option(help="Average with what this much more of the image says.", min=1, max=2),
+    ] = 1.0,
     licence: Annotated[str, typer.Option(help="Licence of the weights.")] = "Apache-2.0",
     method: Annotated[str, typer.Option(help="How it was made, for the card.")] = "",
     trained_on: Annotated[
@@ -146,10 +150,12 @@ def export(
 
     text = CardText(licence, method, tuple(trained_on or ()), notes)
     if not int8:
-        card, parity = export_run(run, out, text)
+        card, parity = export_run(run, out, text, domain_size=domain_size)
         bits = f", {parity.bits} bits differ" if card.kind == "binary" else ""
         typer.echo(f"{out}: differs by {parity.difference:.1e} on {parity.patches} patches{bits}")
         return
+    if domain_size != 1.0:
+        raise RecipeError("--domain-size: not with --int8, which is judged on stores as cut before")
     data = read_recipe(run).data
     stores = open_sources(data.validation, run.parent / "stores")
     sets = validation_sets(stores, data.validation_pairs)

@@ -15,15 +15,17 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, is_model_name, write_card
 from matchserve.models.onnx_model import INPUT, OUTPUT, OnnxDescriptor, sha256_hex
@@ -32,6 +34,7 @@ from training.checkpoint import load_network_weights, read_network
 from training.errors import ExportRefused
 from training.networks import DescriptorNet, build_network
 from training.networks.folding import folded
+from training.pooling import DOMAIN_ENTRY, TwoDomains, mean_of_domains, wider
 from training.recipe import Recipe
 from training.report import read_log
 from training.run import BLEND_ENTRY, SAMPLES_FILE, START_ENTRY, read_recipe
@@ -63,7 +66,11 @@ class Parity:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """A trained network with what its card will say."""
+    """A trained network with what its card will say.
+
+    `spec` is the crop that is served. It is that of the network, or wider: then the graph describes
+    both and gives the mean.
+    """
 
     net: DescriptorNet
     recipe: Recipe
@@ -94,26 +101,57 @@ class Trained:
         provenance = {key: entries[key] for key in (START_ENTRY, BLEND_ENTRY) if key in entries}
         return cls(net.eval(), recipe, spec, made_by, samples, metrics, provenance)
 
+    def pooled(self, ratio: float) -> Trained:
+        """The same, served from a crop about `ratio` times as large.
+
+        Raises:
+            ExportRefused: its descriptors are bits, which have no mean, or the crop is no larger.
+        """
+        spec = wider(self.spec, ratio)
+        if self.net.head == "binary":
+            raise ExportRefused("domain sizes cannot be pooled into bits")
+        if spec == self.spec:
+            raise ExportRefused(f"a domain of {ratio:g} times the patch is the patch itself")
+        # What lies around these patches was not kept: they are enlarged to compare the graphs on.
+        enlarged = [cv2.resize(patch[0], (spec.size, spec.size)) for patch in self.samples]
+        samples = np.stack(enlarged)[:, None].astype(np.uint8)
+        provenance = {**self.provenance, DOMAIN_ENTRY: spec.size / self.spec.size}
+        return replace(self, spec=spec, samples=samples, provenance=provenance)
+
 
 class Served(nn.Module):
-    """A network as it is served: folded, with unit rows or packed bits at the end."""
+    """A network as it is served: folded, with unit rows or packed bits at the end.
 
-    def __init__(self, net: DescriptorNet) -> None:
+    With patches larger than the network's, the mean of what it says of their middle and of all of
+    them.
+    """
+
+    def __init__(self, net: DescriptorNet, patch_size: int) -> None:
         super().__init__()
         self.trunk = folded(net).trunk
         self.dim, self.is_binary = net.dim, net.head == "binary"
+        self.domains = (
+            TwoDomains(net.patch_size, patch_size) if patch_size > net.patch_size else None
+        )
         self.register_buffer("places", 2.0 ** torch.arange(7, -1, -1), persistent=False)
 
     def forward(self, patches: Tensor) -> Tensor:
         """Describe uint8 (N, 1, S, S)."""
-        features = self.trunk(patches.float()).flatten(1)
+        shown = patches.float()
+        if self.domains is not None:
+            shown = self.domains(shown)
+        features = self.trunk(shown).flatten(1)
         if self.is_binary:
             bits = (features > 0).float().reshape(-1, self.dim // 8, 8)
             packed: Tensor = (bits * self.places).sum(2)
             return packed.to(torch.uint8)
-        length = (features * features).sum(1, keepdim=True).sqrt()
-        unit: Tensor = features / length.clamp_min(1e-12)
-        return unit
+        unit = _unit(features)
+        return unit if self.domains is None else _unit(mean_of_domains(unit))
+
+
+def _unit(rows: Tensor) -> Tensor:
+    length = (rows * rows).sum(1, keepdim=True).sqrt()
+    return rows / length.clamp_min(1e-12)
 
 
 @contextmanager
@@ -133,7 +171,7 @@ def to_onnx(net: DescriptorNet, spec: PatchSpec) -> bytes:
         # The exporter warns about its own internals.
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            Served(net).eval().to("cpu", memory_format=torch.contiguous_format),  # type: ignore[call-overload]
+            Served(net, spec.size).eval().to("cpu", memory_format=torch.contiguous_format),  # type: ignore[call-overload]
             (example,),
             input_names=[INPUT],
             output_names=[OUTPUT],
@@ -152,13 +190,19 @@ def to_onnx(net: DescriptorNet, spec: PatchSpec) -> bytes:
     return data
 
 
-def export(run_dir: Path, out: Path, text: CardText | None = None) -> tuple[ModelCard, Parity]:
+def export(
+    run_dir: Path, out: Path, text: CardText | None = None, *, domain_size: float = 1.0
+) -> tuple[ModelCard, Parity]:
     """Write the model directory `out` from a run.
+
+    With a `domain_size` above 1 it also describes that much more around a keypoint, and averages.
 
     Raises:
         ExportRefused: `out` is there, is no model name, or the file disagrees with the network.
     """
     trained = Trained.load(run_dir)
+    if domain_size != 1.0:
+        trained = trained.pooled(domain_size)
     data = to_onnx(trained.net, trained.spec)
     return write_model(trained, data, out, text)
 
@@ -228,11 +272,21 @@ def fill_directory(
 
 @torch.no_grad()
 def reference(net: DescriptorNet, patches: UInt8) -> NDArray[Any]:
-    """Describe `patches` with the trained network itself, as it must be served."""
-    features = net.eval().features(torch.from_numpy(patches))
+    """Describe `patches` with the trained network itself, as it must be served.
+
+    Larger patches than the network's are cut and reduced here by torch's own operations.
+    """
+    given, inner = torch.from_numpy(patches), net.patch_size
+    if given.shape[-1] > inner:
+        margin = (given.shape[-1] - inner) // 2
+        middle = given[..., margin : margin + inner, margin : margin + inner].float()
+        whole = functional.interpolate(given.float(), inner, mode="bilinear", antialias=True)
+        both = [functional.normalize(net.eval().features(x), dim=1) for x in (middle, whole)]
+        return functional.normalize(both[0] + both[1], dim=1).numpy()
+    features = net.eval().features(given)
     if net.head == "binary":
         return np.packbits(features.numpy() > 0, axis=1)
-    return nn.functional.normalize(features, dim=1).numpy()
+    return functional.normalize(features, dim=1).numpy()
 
 
 def compare(trained: Trained, served: OnnxDescriptor) -> Parity:

@@ -21,7 +21,7 @@ from training.methods.contract import LossOutput
 from training.networks.layers import DescriptorNet
 from training.ranges import Positive, Range, Rate, Share
 
-Order = Literal["replacement", "epoch", "neighbours"]
+Order = Literal["replacement", "epoch", "neighbours", "mixed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class UniformOptions:
     """`[sampler]` that takes two patches of a class at random.
 
     `order` draws classes anew for every batch, or goes through all of them in shuffled epochs, or
-    draws them `neighbours` at a time from one image: what a service must tell apart.
+    draws them `neighbours` at a time from one image: what a service must tell apart. `mixed` draws
+    half of a batch so, and the other half from all images.
     """
 
     name: str = "uniform"

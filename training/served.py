@@ -15,6 +15,7 @@ from matchserve.models.onnx_model import sha256_hex
 from training.errors import CheckpointError
 from training.networks import NetworkOptions, build_network
 from training.networks.folding import unfolded
+from training.pooling import DOMAIN_ENTRY
 
 
 def is_model(source: Path) -> bool:
@@ -37,7 +38,9 @@ def read_weights(directory: Path) -> tuple[Path, dict[str, Tensor]]:
     if sha256_hex(data) != card.sha256:
         raise CheckpointError(f"{path}: not the file that its card names")
     try:
-        net = build_network(NetworkOptions(**card.recipe["network"]), card.patch.size)
+        # A crop that two domains are taken of is larger than the network's own.
+        size = round(card.patch.size / card.recipe.get(DOMAIN_ENTRY, 1.0))
+        net = build_network(NetworkOptions(**card.recipe["network"]), size)
         return path, unfolded(net, float_tensors(data))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(

@@ -111,6 +111,27 @@ def test_neighbours_fill_the_batch_when_images_are_few(stores: list[PatchStore])
     assert np.bincount(classes // 15, minlength=10).min() >= 3
 
 
+def test_mixed_order_takes_half_from_few_images_and_half_from_all(stores: list[PatchStore]) -> None:
+    # Ten images of 15 classes each; half of 17 is what one image and a bit gives.
+    store = replace(stores[0], sources=np.repeat(np.arange(10, dtype=np.int32), 75))
+    made = batches([store], shares=[17], order="mixed", neighbours=8)
+    spread = []
+    for step in range(40):
+        classes = made.draw(step).members[:, 0] // 5
+        assert len(set(classes.tolist())) == 17
+        assert len(set((classes[:8] // 15).tolist())) == 1
+        spread.append(len(set((classes[8:] // 15).tolist())))
+    # Nine of 150 classes at random are of six images out of ten, give or take.
+    assert 5 < np.mean(spread) < 7
+    np.testing.assert_array_equal(made.draw(7).members, made.draw(7).members)
+
+
+def test_mixed_order_can_take_every_class(stores: list[PatchStore]) -> None:
+    made = batches(stores[:1], shares=[150], order="mixed", neighbours=3)
+    classes = made.draw(0).members[:, 0] // 5
+    assert sorted(classes.tolist()) == list(range(150))
+
+
 def test_too_few_classes_is_an_error(stores: list[PatchStore]) -> None:
     with pytest.raises(DataError, match="at least 200 classes"):
         batches(stores[:1], shares=[200])
