@@ -53,7 +53,7 @@ def photos(
 
     options = PhotoOptions(
         spec=PatchSpec(size=size, magnification=magnification),
-        levels=tuple(level.strip() for level in levels.split(",") if level.strip()),
+        levels=_words(levels),
         seed=seed,
         max_keypoints=max_keypoints,
         max_classes=max_classes,
@@ -103,6 +103,32 @@ def scenes(
     typer.echo("\n".join(lines))
     typer.echo(f"made in {time.perf_counter() - start:.0f} s")
     typer.echo(report_store(output))
+
+
+@app.command()
+def sequences(
+    directories: Directories,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    only: Annotated[
+        Path | None, typer.Option(help="A store: only the photographs that it was made of.")
+    ] = None,
+    levels: Annotated[
+        str, typer.Option(help="One level a view, five at most: easy, medium, hard, night.")
+    ] = "easy,medium,medium,hard,night",
+    seed: Annotated[int, typer.Option(help="Of every view.")] = 0,
+    min_side: Annotated[int, typer.Option(help="Smaller photographs are left out.")] = 600,
+    max_side: MaxSide = 1024,
+    workers: Workers = None,
+) -> None:
+    """Homography sequences of photographs under synthetic views, for `evaluate`."""
+    from training.data.divide import used_scenes
+    from training.data.sequences import SequenceOptions, write_sequences
+    from training.data.store import PatchStore
+
+    options = SequenceOptions(_words(levels), seed=seed, min_side=min_side, max_side=max_side)
+    names = None if only is None else used_scenes(PatchStore.open(only))
+    written = write_sequences(directories, output, options, only=names, workers=workers)
+    typer.echo(f"{output}: {written} sequences of {len(options.levels) + 1} images")
 
 
 @app.command()
@@ -208,6 +234,10 @@ def hpatches(
     from training.data.report import report_store
 
     typer.echo(report_store(import_hpatches(data_dir, output, size=size, made_by=_command())))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _command() -> str:
