@@ -131,7 +131,11 @@ def export(
     ] = 0.5,
     domain_size: Annotated[
         float,
-        typer.Option(help="Average with what this much more of the image says.", min=1, max=2),
+        typer.Option(
+            help="Also describe a square this many times as wide, and average; 1 for none.",
+            min=1,
+            max=2,
+        ),
     ] = 1.0,
     licence: Annotated[str, typer.Option(help="Licence of the weights.")] = "Apache-2.0",
     method: Annotated[str, typer.Option(help="How it was made, for the card.")] = "",

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from matchserve.errors import InvalidParameter
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, is_model_name, write_card
 from matchserve.models.onnx_model import INPUT, OUTPUT, OnnxDescriptor, sha256_hex
 from matchserve.types import PatchSpec, UInt8
@@ -68,8 +69,8 @@ class Parity:
 class Trained:
     """A trained network with what its card will say.
 
-    `spec` is the crop that is served. It is that of the network, or wider: then the graph describes
-    both and gives the mean.
+    `spec` is the crop that is served: that of the network or, of one that `is_pooled`, a wider one,
+    whose middle and whole the graph describes and averages.
     """
 
     net: DescriptorNet
@@ -79,6 +80,7 @@ class Trained:
     samples: UInt8
     metrics: dict[str, Any]
     provenance: dict[str, Any] = field(default_factory=dict)
+    is_pooled: bool = False
 
     @classmethod
     def load(cls, run_dir: Path) -> Trained:
@@ -101,38 +103,45 @@ class Trained:
         provenance = {key: entries[key] for key in (START_ENTRY, BLEND_ENTRY) if key in entries}
         return cls(net.eval(), recipe, spec, made_by, samples, metrics, provenance)
 
+    def describe(self, patches: UInt8) -> NDArray[Any]:
+        """What a served file must say of `patches`, by the network itself."""
+        return (pooled_reference if self.is_pooled else reference)(self.net, patches)
+
     def pooled(self, ratio: float) -> Trained:
         """The same, served from a crop about `ratio` times as large.
 
         Raises:
-            ExportRefused: its descriptors are bits, which have no mean, or the crop is no larger.
+            ExportRefused: its descriptors are bits, which have no mean, or there is no such crop.
         """
-        spec = wider(self.spec, ratio)
         if self.net.head == "binary":
             raise ExportRefused("domain sizes cannot be pooled into bits")
-        if spec == self.spec:
-            raise ExportRefused(f"a domain of {ratio:g} times the patch is the patch itself")
+        try:
+            spec = wider(self.spec, ratio)
+        except InvalidParameter as error:
+            raise ExportRefused(f"a domain of {ratio:g} times the patch: {error}") from error
+        if spec.size <= self.spec.size:
+            raise ExportRefused(f"a domain of {ratio:g} times the patch is no larger than it")
         # What lies around these patches was not kept: they are enlarged to compare the graphs on.
         enlarged = [cv2.resize(patch[0], (spec.size, spec.size)) for patch in self.samples]
         samples = np.stack(enlarged)[:, None].astype(np.uint8)
         provenance = {**self.provenance, DOMAIN_ENTRY: spec.size / self.spec.size}
-        return replace(self, spec=spec, samples=samples, provenance=provenance)
+        # What the run was validated with is not what this describes.
+        return replace(
+            self, spec=spec, samples=samples, metrics={}, provenance=provenance, is_pooled=True
+        )
 
 
 class Served(nn.Module):
     """A network as it is served: folded, with unit rows or packed bits at the end.
 
-    With patches larger than the network's, the mean of what it says of their middle and of all of
-    them.
+    With `domains`, the mean of what it says of both.
     """
 
-    def __init__(self, net: DescriptorNet, patch_size: int) -> None:
+    def __init__(self, net: DescriptorNet, domains: TwoDomains | None = None) -> None:
         super().__init__()
         self.trunk = folded(net).trunk
         self.dim, self.is_binary = net.dim, net.head == "binary"
-        self.domains = (
-            TwoDomains(net.patch_size, patch_size) if patch_size > net.patch_size else None
-        )
+        self.domains = domains
         self.register_buffer("places", 2.0 ** torch.arange(7, -1, -1), persistent=False)
 
     def forward(self, patches: Tensor) -> Tensor:
@@ -164,14 +173,15 @@ def quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def to_onnx(net: DescriptorNet, spec: PatchSpec) -> bytes:
-    """Return the served graph of `net` as an ONNX file."""
+def to_onnx(net: DescriptorNet, spec: PatchSpec, *, is_pooled: bool = False) -> bytes:
+    """Return the served graph of `net`, for patches cut as `spec`, as an ONNX file."""
+    domains = TwoDomains(net.patch_size, spec.size) if is_pooled else None
     example = torch.zeros(2, 1, spec.size, spec.size, dtype=torch.uint8)
     with quiet(), warnings.catch_warnings():
         # The exporter warns about its own internals.
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            Served(net, spec.size).eval().to("cpu", memory_format=torch.contiguous_format),  # type: ignore[call-overload]
+            Served(net, domains).eval().to("cpu", memory_format=torch.contiguous_format),  # type: ignore[call-overload]
             (example,),
             input_names=[INPUT],
             output_names=[OUTPUT],
@@ -198,12 +208,13 @@ def export(
     With a `domain_size` above 1 it also describes that much more around a keypoint, and averages.
 
     Raises:
-        ExportRefused: `out` is there, is no model name, or the file disagrees with the network.
+        ExportRefused: `out` is there, is no model name, there is no such domain, or the file
+            disagrees with the network.
     """
     trained = Trained.load(run_dir)
     if domain_size != 1.0:
         trained = trained.pooled(domain_size)
-    data = to_onnx(trained.net, trained.spec)
+    data = to_onnx(trained.net, trained.spec, is_pooled=trained.is_pooled)
     return write_model(trained, data, out, text)
 
 
@@ -213,7 +224,7 @@ def write_model(
     """Write, load and compare a model of the trained network; name it only if it agrees."""
     temporary = prepare_directory(out)
     try:
-        golden = reference(trained.net, trained.samples[:GOLDEN_PATCHES])
+        golden = trained.describe(trained.samples[:GOLDEN_PATCHES])
         card = fill_directory(
             trained, data, temporary, name=out.name, golden=golden, text=text or CardText()
         )
@@ -272,21 +283,22 @@ def fill_directory(
 
 @torch.no_grad()
 def reference(net: DescriptorNet, patches: UInt8) -> NDArray[Any]:
-    """Describe `patches` with the trained network itself, as it must be served.
-
-    Larger patches than the network's are cut and reduced here by torch's own operations.
-    """
-    given, inner = torch.from_numpy(patches), net.patch_size
-    if given.shape[-1] > inner:
-        margin = (given.shape[-1] - inner) // 2
-        middle = given[..., margin : margin + inner, margin : margin + inner].float()
-        whole = functional.interpolate(given.float(), inner, mode="bilinear", antialias=True)
-        both = [functional.normalize(net.eval().features(x), dim=1) for x in (middle, whole)]
-        return functional.normalize(both[0] + both[1], dim=1).numpy()
-    features = net.eval().features(given)
+    """Describe `patches` with the trained network itself, as it must be served."""
+    features = net.eval().features(torch.from_numpy(patches))
     if net.head == "binary":
         return np.packbits(features.numpy() > 0, axis=1)
     return functional.normalize(features, dim=1).numpy()
+
+
+@torch.no_grad()
+def pooled_reference(net: DescriptorNet, patches: UInt8) -> NDArray[Any]:
+    """Describe two domains of `patches` one by one, cut and reduced by torch's own operations."""
+    given, inner = torch.from_numpy(patches).float(), net.patch_size
+    margin = (given.shape[-1] - inner) // 2
+    middle = given[..., margin : margin + inner, margin : margin + inner]
+    whole = functional.interpolate(given, inner, mode="bilinear", antialias=True)
+    both = [functional.normalize(net.eval().features(part), dim=1) for part in (middle, whole)]
+    return functional.normalize(both[0] + both[1], dim=1).numpy()
 
 
 def compare(trained: Trained, served: OnnxDescriptor) -> Parity:
@@ -297,7 +309,7 @@ def compare(trained: Trained, served: OnnxDescriptor) -> Parity:
             that from zero, which rounding cannot explain.
     """
     patches = trained.samples[:PARITY_PATCHES]
-    expected, found = reference(trained.net, patches), served.describe_patches(patches)
+    expected, found = trained.describe(patches), served.describe_patches(patches)
     if trained.net.head == "binary":
         differs = np.unpackbits(expected ^ found, axis=1).astype(bool)
         with torch.no_grad():

@@ -42,7 +42,7 @@ def read_weights(directory: Path) -> tuple[Path, dict[str, Tensor]]:
         size = round(card.patch.size / card.recipe.get(DOMAIN_ENTRY, 1.0))
         net = build_network(NetworkOptions(**card.recipe["network"]), size)
         return path, unfolded(net, float_tensors(data))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise CheckpointError(
             f"{path}: not a float graph of a network known here ({error}); "
             "quantised models cannot be trained on, those they were made of can"

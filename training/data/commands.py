@@ -1,4 +1,4 @@
-"""The command line of patch stores: `python -m training data …`."""
+"""The command line of patch stores and sequences: `python -m training data …`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from training.errors import DataError
 
 # Commands import what they need: `train` should not wait for pycolmap.
 app = typer.Typer(
-    help="Make, inspect and divide patch stores.", no_args_is_help=True, add_completion=False
+    help="Make, inspect and divide patch stores; make sequences to measure on.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 Directories = Annotated[list[Path], typer.Argument(help="Folders of images.", show_default=False)]
@@ -115,8 +117,10 @@ def sequences(
     levels: Annotated[
         str, typer.Option(help="One level a view, five at most: easy, medium, hard, night.")
     ] = "easy,medium,medium,hard,night",
-    seed: Annotated[int, typer.Option(help="Of every view.")] = 0,
-    min_side: Annotated[int, typer.Option(help="Smaller photographs are left out.")] = 600,
+    seed: Annotated[int, typer.Option(help="Of every view; not that of the store.")] = 77,
+    min_length: Annotated[
+        int, typer.Option(help="Photographs with a shorter longer side are left out.")
+    ] = 600,
     max_side: MaxSide = 1024,
     workers: Workers = None,
 ) -> None:
@@ -125,7 +129,7 @@ def sequences(
     from training.data.sequences import SequenceOptions, write_sequences
     from training.data.store import PatchStore
 
-    options = SequenceOptions(_words(levels), seed=seed, min_side=min_side, max_side=max_side)
+    options = SequenceOptions(_words(levels), seed=seed, min_length=min_length, max_side=max_side)
     names = None if only is None else used_scenes(PatchStore.open(only))
     written = write_sequences(directories, output, options, only=names, workers=workers)
     typer.echo(f"{output}: {written} sequences of {len(options.levels) + 1} images")

@@ -112,7 +112,7 @@ def test_neighbours_fill_the_batch_when_images_are_few(stores: list[PatchStore])
 
 
 def test_mixed_order_takes_half_from_few_images_and_half_from_all(stores: list[PatchStore]) -> None:
-    # Ten images of 15 classes each; half of 17 is what one image and a bit gives.
+    # Ten images of 15 classes each; the smaller half of 17 fits into one image's eight.
     store = replace(stores[0], sources=np.repeat(np.arange(10, dtype=np.int32), 75))
     made = batches([store], shares=[17], order="mixed", neighbours=8)
     spread = []
@@ -124,6 +124,15 @@ def test_mixed_order_takes_half_from_few_images_and_half_from_all(stores: list[P
     # Nine of 150 classes at random are of six images out of ten, give or take.
     assert 5 < np.mean(spread) < 7
     np.testing.assert_array_equal(made.draw(7).members, made.draw(7).members)
+
+
+def test_mixed_order_takes_several_images_where_one_may_not_give_half(
+    stores: list[PatchStore],
+) -> None:
+    store = replace(stores[0], sources=np.repeat(np.arange(10, dtype=np.int32), 75))
+    made = batches([store], shares=[18], order="mixed", neighbours=3)
+    near = made.draw(0).members[:9, 0] // 5 // 15
+    assert sorted(np.bincount(near)[np.unique(near)].tolist()) == [3, 3, 3]
 
 
 def test_mixed_order_can_take_every_class(stores: list[PatchStore]) -> None:

@@ -96,14 +96,20 @@ def test_training_starts_from_a_pooled_model(models: tuple[Path, Path], tmp_path
         open_run(new_run(tmp_path, name=model.name, init_from=str(model))).state.net.state_dict()
         for model in models
     )
-    assert read_card(models[1]).recipe["domain_size"] == RATIO
+    cards = [read_card(model) for model in models]
+    assert [card.recipe.get("domain_size") for card in cards] == [None, RATIO]
+    # FPR95 of validation is that of the single crop.
+    assert [bool(card.metrics) for card in cards] == [True, False]
     for key, value in single.items():
         torch.testing.assert_close(pooled[key], value)
 
 
 def test_no_pooling_where_there_is_none(run_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExportRefused, match="is the patch itself"):
-        export(run_dir, tmp_path / "same", domain_size=1.01)
+    for ratio in (0.7, 1.01):
+        with pytest.raises(ExportRefused, match="no larger than it"):
+            export(run_dir, tmp_path / "same", domain_size=ratio)
+    with pytest.raises(ExportRefused, match=r"not in 8\.\.128"):
+        export(run_dir, tmp_path / "large", domain_size=5.0)
     bits = Trained.load(run_dir)
     bits.net.head = "binary"
     with pytest.raises(ExportRefused, match="into bits"):
