@@ -347,8 +347,8 @@ def _method(recipe: Recipe) -> str:
 def _public(recipe: Recipe, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recipe as plain values; of paths, which belong to a machine, the last part.
 
-    `provenance` is what else made the weights: the digest of those they started from and, of a
-    blend, the share of what was learned since.
+    `provenance` is what else made the model: the digest of the weights it started from, of a blend
+    the share of what was learned since, of a pooled one the size of its second domain.
     """
     table = {**asdict(recipe), **provenance}
     table["init_from"] = Path(recipe.init_from).name

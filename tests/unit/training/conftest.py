@@ -1,6 +1,9 @@
 import pytest
 import torch
 
+from training.data.store import PatchStore
+from training.data.synthetic import ensure_synthetic
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
@@ -14,3 +17,10 @@ def heaps_kept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
     monkeypatch.setattr("matchserve.engine.memory.keep_freed", lambda: calls.append("kept"))
     return calls
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[PatchStore]:
+    """Two stores of 150 generated classes."""
+    folder = tmp_path_factory.mktemp("stores")
+    return [PatchStore.open(ensure_synthetic(f"synthetic:{s}:150", folder)) for s in (1, 2)]
