@@ -25,6 +25,7 @@ from training.errors import CheckpointError
 from training.files import sweep, write_whole
 from training.methods.contract import PairLoss
 from training.networks.layers import DescriptorNet, SpanningConv
+from training.networks.narrow import is_narrower, narrowed
 from training.networks.widen import is_wider, widened
 from training.samplers import Sampler
 
@@ -168,11 +169,12 @@ def load_network_weights(net: nn.Module, source: Path) -> Path:
 
 
 def start_network(net: DescriptorNet, source: Path, seed: int) -> tuple[Path, str]:
-    """Put the weights of `source` into `net`, which may be wider or end otherwise.
+    """Put the weights of `source` into `net`, which may be wider, narrower or end otherwise.
 
     Return the file, and in words what could not be taken as it was: last layers of another size
     are left as they are, also where the source has more layers before them; channels that the
-    source has not are copies of those it has; a surround gets half of the middle's last weights.
+    source has not are copies of those it has, and of those too many the most read are kept; a
+    surround gets half of the middle's last weights.
 
     Raises:
         CheckpointError: there are none, or they are of another network.
@@ -195,6 +197,9 @@ def start_network(net: DescriptorNet, source: Path, seed: int) -> tuple[Path, st
         # Where only the last layer is wider, it reads a second map.
         has_surround_added = shapes(body) == shapes(own_body)
         return stored.path, ", with a surround added" if has_surround_added else ", widened"
+    if not is_other_end and is_narrower(own, given):
+        net.load_state_dict(narrowed(own, given))
+        return stored.path, ", narrowed"
     return load_network_weights(net, source), ""
 
 

@@ -69,6 +69,10 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
         "surround40-short": Shape(
             (Conv(16, 5, 2), Conv(40, 3, 2), *[Conv(40)] * 2), has_surround=True
         ),
+        # 2.07 MMAC, of patches of 48: vector units take 32 channels without a rest
+        "surround32-short": Shape(
+            (Conv(16, 5, 2), Conv(32, 3, 2), *[Conv(32)] * 2), has_surround=True
+        ),
         # 4.89 MMAC
         "slim": Shape((Conv(16, 3, 2), Conv(32), Conv(64, 3, 2), Conv(64)), pool=2),
     }

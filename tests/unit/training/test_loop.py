@@ -233,6 +233,11 @@ def test_fine_tuning_starts_from_given_weights(tmp_path: Path) -> None:
     with torch.no_grad():
         cosine = (wider.state.net.eval()(patches) * run.state.net.eval()(patches)).sum(1)
     assert cosine.mean() > 0.9
+    less = open_run(new_run(tmp_path, name="less", init_from=str(first), network={"width": 0.2}))
+    assert "narrowed" in less.notes[0]
+    assert set(less.network_tensors()["net.trunk.1.weight"].flatten().tolist()) < set(
+        expected["net.trunk.1.weight"].flatten().tolist()
+    )
     wrong = new_run(tmp_path, name="wrong", init_from=str(first), network={"name": "slim"})
     with pytest.raises(CheckpointError, match="another network"):
         open_run(wrong)

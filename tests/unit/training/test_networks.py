@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ from training.errors import RecipeError
 from training.networks import NETWORKS, NetworkOptions, build_network
 from training.networks.cost import mac_count, parameter_count
 from training.networks.layers import BatchNorm, FilterResponseNorm, Standardise, ThresholdedLinear
+from training.networks.narrow import is_narrower, narrowed
 from training.networks.widen import is_wider, widened
 
 
@@ -35,6 +38,7 @@ def patches(count: int = 6, seed: int = 0) -> torch.Tensor:
         ("compact64", {}, 649_304, 8.64),
         ("surround40", {}, 213_200, 1.78),
         ("surround40-short", {}, 198_800, 1.32),
+        ("surround32-short", {}, 154_512, 0.92),
         ("slim", {}, 191_120, 4.89),
     ],
 )
@@ -167,3 +171,30 @@ def test_a_widened_network_gives_what_the_narrow_one_gave(name: str, factor: flo
     noisy = widened(wide.state_dict(), given, generator)
     first = noisy["trunk.1.weight"]
     assert not torch.equal(first[0], first[given["trunk.1.weight"].shape[0]])
+
+
+@pytest.mark.parametrize("name", ["compact40", "l2net", "surround40"])
+def test_a_narrowed_network_loses_only_what_was_read_least(name: str) -> None:
+    wide, narrow = net(name, width=0.5), net(name, width=0.25)
+    patches = torch.randint(0, 256, (64, 1, 32, 32), dtype=torch.uint8)
+    wide.train()(patches)  # statistics that are not 0 and 1
+    convs = [module for module in wide.trunk if isinstance(module, torch.nn.Conv2d)]
+    with torch.no_grad():
+        for conv, reader in pairwise(convs):
+            # Half of the channels of every layer, here and there, are not read at all.
+            unread = torch.randperm(conv.out_channels)[: conv.out_channels // 2]
+            reader.weight.unflatten(1, (-1, conv.out_channels))[:, :, unread] = 0
+    given = dict(sorted(wide.state_dict().items()))  # as a file has them
+    assert is_narrower(narrow.state_dict(), given)
+    assert not is_narrower(given, narrow.state_dict())
+    assert not is_narrower(wide.state_dict(), given)
+    narrow.load_state_dict(narrowed(narrow.state_dict(), given))
+    with torch.no_grad():
+        expected, found = wide.eval()(patches), narrow.eval()(patches)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["hynet", "residual"])
+def test_networks_whose_channels_mean_several_things_are_not_narrowed(name: str) -> None:
+    wide, narrow = net(name, width=0.5).state_dict(), net(name, width=0.25).state_dict()
+    assert not is_narrower(narrow, wide)
