@@ -69,7 +69,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
         "surround40-short": Shape(
             (Conv(16, 5, 2), Conv(40, 3, 2), *[Conv(40)] * 2), has_surround=True
         ),
-        # 2.07 MMAC, of patches of 48: vector units take 32 channels without a rest
+        # 2.07 MMAC, of patches of 48; 32 channels are four blocks of eight, which run together
         "surround32-short": Shape(
             (Conv(16, 5, 2), Conv(32, 3, 2), *[Conv(32)] * 2), has_surround=True
         ),

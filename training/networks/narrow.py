@@ -1,8 +1,9 @@
 """A narrow network that starts as a wide one of the same layers: the channels read most are kept.
 
-Batch normalisation gives every channel the same power, so what a channel is worth is how strongly
-the next layer reads it. The narrow network gives not quite what the wide one gave, and learns the
-rest in a fraction of the time that it would take from nothing.
+Batch normalisation gives the channels of a layer about the same power, so what a channel is worth
+is how strongly the next layer reads it, by its weights as they are. The narrow network starts some
+way from what the wide one gave: its batch statistics too are those of the wide one until training
+has measured its own.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ def is_narrower(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> boo
     Layers must be convolutions one after the other, with batch normalisation: only there does a
     channel mean the same to all that read it.
     """
-    if narrow.keys() != wide.keys() or not _is_chain(narrow):
+    if narrow.keys() != wide.keys():
         return False
     # In the order of the layers, which a file does not keep.
-    if not _is_chain({key: wide[key] for key in narrow}):
+    maps, wide_maps = _maps_read(narrow), _maps_read({key: wide[key] for key in narrow})
+    if maps is None or maps != wide_maps:
         return False
     pairs = [(narrow[key].shape, wide[key].shape) for key in narrow]
     fits = all(
@@ -62,15 +64,20 @@ def _most_read(reader: Tensor, width: int, count: int) -> Tensor:
     return power.topk(count).indices.sort().values
 
 
-def _is_chain(state: Mapping[str, Tensor]) -> bool:
-    """Whether each convolution reads the whole of the one before, and all else is per channel."""
+def _maps_read(state: Mapping[str, Tensor]) -> list[int] | None:
+    """How many maps of the one before each convolution reads; None if they are not a chain.
+
+    All else must be one value a channel, or one in all.
+    """
+    maps: list[int] = []
     width = 1
     for key, value in state.items():
         if not key.endswith(".weight"):
             if value.dim() > 1:
-                return False
+                return None
         elif key.count(".") > 2 or value.dim() != 4 or value.shape[1] % width:
-            return False
+            return None
         else:
+            maps.append(value.shape[1] // width)
             width = len(value)
-    return True
+    return maps

@@ -22,6 +22,10 @@ def patches(count: int = 6, seed: int = 0) -> torch.Tensor:
     return torch.nn.functional.interpolate(coarse, size=32, mode="bilinear") + 20
 
 
+def convolutions(network: torch.nn.Module) -> list[torch.nn.Conv2d]:
+    return [module for module in network.trunk if isinstance(module, torch.nn.Conv2d)]
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "parameters", "mmac"),
     [
@@ -173,25 +177,54 @@ def test_a_widened_network_gives_what_the_narrow_one_gave(name: str, factor: flo
     assert not torch.equal(first[0], first[given["trunk.1.weight"].shape[0]])
 
 
-@pytest.mark.parametrize("name", ["compact40", "l2net", "surround40"])
-def test_a_narrowed_network_loses_only_what_was_read_least(name: str) -> None:
-    wide, narrow = net(name, width=0.5), net(name, width=0.25)
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("compact40", "unit"), ("compact40", "linear"), ("l2net", "unit"), ("slim", "unit")],
+)
+def test_a_narrowed_network_loses_only_what_was_not_read(name: str, head: str) -> None:
+    wide, narrow = net(name, width=0.5, head=head), net(name, width=0.25, head=head)
     patches = torch.randint(0, 256, (64, 1, 32, 32), dtype=torch.uint8)
     wide.train()(patches)  # statistics that are not 0 and 1
-    convs = [module for module in wide.trunk if isinstance(module, torch.nn.Conv2d)]
     with torch.no_grad():
-        for conv, reader in pairwise(convs):
+        for conv, reader in pairwise(convolutions(wide)):
             # Half of the channels of every layer, here and there, are not read at all.
             unread = torch.randperm(conv.out_channels)[: conv.out_channels // 2]
-            reader.weight.unflatten(1, (-1, conv.out_channels))[:, :, unread] = 0
+            reader.weight[:, unread] = 0
     given = dict(sorted(wide.state_dict().items()))  # as a file has them
     assert is_narrower(narrow.state_dict(), given)
-    assert not is_narrower(given, narrow.state_dict())
+    assert not is_narrower(wide.state_dict(), narrow.state_dict())
     assert not is_narrower(wide.state_dict(), given)
     narrow.load_state_dict(narrowed(narrow.state_dict(), given))
     with torch.no_grad():
         expected, found = wide.eval()(patches), narrow.eval()(patches)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_channel_that_only_the_surround_reads_is_kept() -> None:
+    wide, narrow = net("surround40", width=0.5), net("surround40", width=0.25)
+    *_, conv, last = convolutions(wide)
+    middle_only, surround_only = [3, 7, 11, 12, 15], [0, 4, 9, 10, 18]
+    with torch.no_grad():
+        # All are read a little, with signs that cancel; ten much more, by one of the two maps.
+        last.weight.copy_(last.weight.sign() * 1e-3)
+        last.weight[:, middle_only] *= 100
+        last.weight[:, [conv.out_channels + c for c in surround_only]] *= 100
+    start = narrowed(narrow.state_dict(), wide.state_dict())
+    kept = sorted(middle_only + surround_only)
+    both = [*kept, *(conv.out_channels + c for c in kept)]
+    key = f"trunk.{list(wide.trunk).index(last)}.weight"
+    assert torch.equal(start[key], last.weight[:, both])
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [("surround40", "compact40"), ("compact40", "surround40")]
+)
+def test_a_network_that_reads_other_maps_is_not_narrowed(name: str, other: str) -> None:
+    wide = build_network(NetworkOptions(name), 64 if name == "surround40" else 32).state_dict()
+    side = 64 if other == "surround40" else 32
+    narrow = build_network(NetworkOptions(other, width=0.5), side).state_dict()
+    assert narrow.keys() == wide.keys()
+    assert not is_narrower(narrow, wide)
 
 
 @pytest.mark.parametrize("name", ["hynet", "residual"])

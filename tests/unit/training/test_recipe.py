@@ -1,4 +1,6 @@
+import json
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,13 @@ def test_every_method_and_paper_has_a_recipe() -> None:
     assert {"sdgm", "cdf", "adasample", "stochastic_siamese", "hardnet"} <= losses
     for paper in ("sdgm", "cdf", "adasample", "stochastic"):
         assert {f"{paper}-paper", f"{paper}-cpu"} <= set(available())
+
+
+def test_tuning_takes_the_network_of_the_model_it_starts_from() -> None:
+    recipe = load_recipe("compact-tune")
+    model = Path(__file__).parents[3] / recipe.init_from
+    published = json.loads((model / "card.json").read_text())["recipe"]["network"]
+    assert asdict(recipe.network) == published
 
 
 def test_paper_settings() -> None:
