@@ -14,6 +14,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from training.networks.widen import is_wider
+
 
 def is_narrower(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> bool:
     """Whether `wide` has the layers of `narrow`, with channels to drop and none to be added.
@@ -21,18 +23,11 @@ def is_narrower(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> boo
     Layers must be convolutions one after the other, with batch normalisation: only there does a
     channel mean the same to all that read it.
     """
-    if narrow.keys() != wide.keys():
+    if not is_wider(wide, narrow):
         return False
     # In the order of the layers, which a file does not keep.
-    maps, wide_maps = _maps_read(narrow), _maps_read({key: wide[key] for key in narrow})
-    if maps is None or maps != wide_maps:
-        return False
-    pairs = [(narrow[key].shape, wide[key].shape) for key in narrow]
-    fits = all(
-        len(a) == len(b) and a[2:] == b[2:] and all(x <= y for x, y in zip(a, b, strict=True))
-        for a, b in pairs
-    )
-    return fits and any(a != b for a, b in pairs)
+    maps = _maps_read(narrow)
+    return maps is not None and maps == _maps_read({key: wide[key] for key in narrow})
 
 
 def narrowed(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> dict[str, Tensor]:
