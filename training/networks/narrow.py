@@ -70,6 +70,7 @@ def _maps_read(state: Mapping[str, Tensor]) -> list[int] | None:
         if not key.endswith(".weight"):
             if value.dim() > 1:
                 return None
+        # A name deeper than trunk.N.weight is of a block, whose channels are added to others.
         elif key.count(".") > 2 or value.dim() != 4 or value.shape[1] % width:
             return None
         else:
