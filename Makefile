@@ -45,7 +45,7 @@ test-all: lint ## all checks and every test
 test-opencv4: $(VENV)/.full ## the core's tests on OpenCV 4
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/opencv4 opencv-python-headless==4.10.0.84
 	PYTHONPATH=$(VENV)/opencv4 $(BIN)/python -c 'import cv2; assert cv2.__version__.startswith("4."), cv2.__version__'
-	PYTHONPATH=$(VENV)/opencv4 $(BIN)/pytest -n 2 -m 'not slow' tests/unit/test_*.py tests/property
+	PYTHONPATH=$(VENV)/opencv4 $(BIN)/pytest -n 2 -m 'not slow' tests/unit/matchserve tests/property
 
 bench: $(VENV)/.full ## time every stage against OpenCV's SIFT in one run
 	$(BIN)/matchserve bench

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from matchserve.errors import MatchServeError
-from training.calibration import commands as calibration_commands
 from training.data import commands as data_commands
 from training.errors import RecipeError
 from training.evaluation import commands as evaluation_commands
+from training.evaluation.calibration import commands as calibration_commands
 
 app = typer.Typer(
     name="training",
@@ -46,10 +46,15 @@ def train(
 ) -> None:
     """Train a recipe; the same command goes on where it was stopped."""
     from matchserve.engine.memory import keep_freed
-    from training import distributed
-    from training.loop import train as train_run
-    from training.recipe import load_recipe
-    from training.run import RECIPE_FILE, choose_device, create_run, read_recipe
+    from training.runs import distributed
+    from training.runs.loop import train as train_run
+    from training.runs.recipe import load_recipe
+    from training.runs.run import (
+        RECIPE_FILE,
+        choose_device,
+        create_run,
+        read_recipe,
+    )
 
     if (Path(recipe) / RECIPE_FILE).exists():
         if overrides:
@@ -80,7 +85,7 @@ def study(
 ) -> None:
     """Train variants of one recipe and export them, to be measured side by side."""
     from matchserve.engine.memory import keep_freed
-    from training.study import load_study, run_study
+    from training.lab.study import load_study, run_study
 
     keep_freed()
     table = Table("model", "MMAC", "steps", "batch", "minutes", "validation FPR95")
@@ -113,7 +118,7 @@ def blend(
     ] = 0.5,
 ) -> None:
     """Average a finished run with what it started from; export takes the result."""
-    from training.blend import blend as blend_run
+    from training.lab.blend import blend as blend_run
 
     for name, rate in blend_run(run, out, share).items():
         typer.echo(f"{name}: FPR95 {100 * rate:.2f} %")
@@ -145,12 +150,12 @@ def export(
     notes: Annotated[str, typer.Option(help="Anything else, for the card.")] = "",
 ) -> None:
     """Write a run's network as a model that matchserve serves, after comparing the two."""
-    from training.data.sources import open_sources
-    from training.export import CardText
-    from training.export import export as export_run
-    from training.quantise import Gate, export_int8
-    from training.run import read_recipe
-    from training.validation import validation_sets
+    from training.data.store.sources import open_sources
+    from training.export.export import CardText
+    from training.export.export import export as export_run
+    from training.export.quantise import Gate, export_int8
+    from training.runs.run import read_recipe
+    from training.runs.validation import validation_sets
 
     text = CardText(licence, method, tuple(trained_on or ()), notes)
     if not int8:
@@ -178,7 +183,7 @@ def publish(
     ] = None,
 ) -> None:
     """Write measured figures into the models' cards, and the cards' tables into README.md."""
-    from training.publish import publish as publish_results
+    from training.export.publish import publish as publish_results
 
     titled = [entry.partition("=") for entry in result or ()]
     for title, _, path in titled:
@@ -204,7 +209,7 @@ def networks() -> None:
 @app.command()
 def recipes() -> None:
     """List the recipes that ship here."""
-    from training.recipe import available
+    from training.runs.recipe import available
 
     table = Table("recipe", "what it is")
     for name, line in available().items():
@@ -219,7 +224,7 @@ def verify(
     ] = None,
 ) -> None:
     """Train each method briefly on generated patches: FPR95 beside SIFT's, pass or fail."""
-    from training.verify import verify_all
+    from training.lab.verify import verify_all
 
     table = Table("method", "FPR95", "band", "SIFT", "seconds", "")
     results = verify_all(methods or ())
@@ -241,7 +246,7 @@ def plot(
     ] = None,
 ) -> None:
     """Draw a run's curves, its distances of pairs and its weight functions as PNG."""
-    from training.plot import plot_run
+    from training.lab.plot import plot_run
 
     for path in plot_run(run, out or run / "plots"):
         typer.echo(str(path))
@@ -257,8 +262,8 @@ def bench(
     import tempfile
 
     from matchserve.engine.memory import keep_freed
-    from training.bench import measure
-    from training.recipe import load_recipe
+    from training.lab.bench import measure
+    from training.runs.recipe import load_recipe
 
     keep_freed()
     with tempfile.TemporaryDirectory() as folder:

@@ -49,9 +49,9 @@ def photos(
     workers: Workers = None,
 ) -> None:
     """Classes from single photographs: synthetic views, keypoints detected again in each."""
-    from training.data.correspond import Tolerance
-    from training.data.photos import PhotoOptions, build_photos
-    from training.data.report import report_store
+    from training.data.photos.correspond import Tolerance
+    from training.data.photos.photos import PhotoOptions, build_photos
+    from training.data.store.report import report_store
 
     options = PhotoOptions(
         spec=PatchSpec(size=size, magnification=magnification),
@@ -88,10 +88,10 @@ def scenes(
     workers: Workers = None,
 ) -> None:
     """Classes from real multi-view sets, verified by structure from motion."""
-    from training.data.report import report_store
-    from training.data.scenes import SceneOptions, build_scenes
-    from training.data.sfm import SfmOptions
-    from training.data.tracks import TrackOptions
+    from training.data.scenes.scenes import SceneOptions, build_scenes
+    from training.data.scenes.sfm import SfmOptions
+    from training.data.scenes.tracks import TrackOptions
+    from training.data.store.report import report_store
 
     options = SceneOptions(
         spec=PatchSpec(size=size, magnification=magnification),
@@ -125,9 +125,9 @@ def sequences(
     workers: Workers = None,
 ) -> None:
     """Homography sequences of photographs under synthetic views, for `evaluate`."""
-    from training.data.divide import used_scenes
-    from training.data.sequences import SequenceOptions, write_sequences
-    from training.data.store import PatchStore
+    from training.data.photos.sequences import SequenceOptions, write_sequences
+    from training.data.store.divide import used_scenes
+    from training.data.store.store import PatchStore
 
     options = SequenceOptions(_words(levels), seed=seed, min_length=min_length, max_side=max_side)
     names = None if only is None else used_scenes(PatchStore.open(only))
@@ -141,7 +141,7 @@ def info(
     plot: Annotated[Path | None, typer.Option(help="Draw the distributions as PNG.")] = None,
 ) -> None:
     """Counts, class sizes, scenes and SIFT's FPR95 of stores."""
-    from training.data.report import plot_stores, report_store, scene_table
+    from training.data.store.report import plot_stores, report_store, scene_table
 
     for store in stores:
         typer.echo(f"{store}\n{report_store(store)}\n{scene_table(store)}")
@@ -155,8 +155,8 @@ def merge(
     output: Output,
 ) -> None:
     """All classes of several stores in one."""
-    from training.data.divide import merge_stores
-    from training.data.report import report_store
+    from training.data.store.divide import merge_stores
+    from training.data.store.report import report_store
 
     typer.echo(report_store(merge_stores(stores, output, made_by=_command())))
 
@@ -171,9 +171,9 @@ def split(
     seed: Annotated[int, typer.Option(help="Of the random choice.")] = 0,
 ) -> None:
     """Hold out whole scenes; a scene is never on both sides."""
-    from training.data.divide import random_scenes, split_store
-    from training.data.report import report_store
-    from training.data.store import PatchStore
+    from training.data.store.divide import random_scenes, split_store
+    from training.data.store.report import report_store
+    from training.data.store.store import PatchStore
 
     if (scene is None) == (count is None):
         raise DataError("a split needs either --scene, once or more, or --count")
@@ -190,8 +190,8 @@ def show(
     seed: Annotated[int, typer.Option(help="Of the choice.")] = 0,
 ) -> None:
     """A contact sheet of random classes, to be looked at."""
-    from training.data.sheet import contact_sheet, write_sheet
-    from training.data.store import PatchStore
+    from training.data.store.sheet import contact_sheet, write_sheet
+    from training.data.store.store import PatchStore
 
     write_sheet(output, contact_sheet(PatchStore.open(store), classes=classes, seed=seed))
 
@@ -206,8 +206,8 @@ def recrop_command(
     workers: Workers = None,
 ) -> None:
     """The same classes with another magnification or size; nothing is detected again."""
-    from training.data.recrop import recrop
-    from training.data.report import report_store
+    from training.data.store.recrop import recrop
+    from training.data.store.report import report_store
 
     spec = PatchSpec(size=size, magnification=magnification)
     recrop(store, directories, output, spec, workers=workers, made_by=_command())
@@ -221,8 +221,8 @@ def phototour(
     size: Size = 32,
 ) -> None:
     """Import a UBC PhotoTour set; the same command goes on after a break."""
-    from training.data.phototour import import_phototour
-    from training.data.report import report_store
+    from training.data.public.phototour import import_phototour
+    from training.data.store.report import report_store
 
     typer.echo(report_store(import_phototour(data_dir, output, size=size, made_by=_command())))
 
@@ -234,8 +234,8 @@ def hpatches(
     size: Size = 32,
 ) -> None:
     """Import the HPatches release; the same command goes on after a break."""
-    from training.data.hpatches import import_hpatches
-    from training.data.report import report_store
+    from training.data.public.hpatches import import_hpatches
+    from training.data.store.report import report_store
 
     typer.echo(report_store(import_hpatches(data_dir, output, size=size, made_by=_command())))
 

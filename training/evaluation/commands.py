@@ -11,7 +11,12 @@ from typing import Annotated
 import typer
 
 from training.errors import DataError
-from training.evaluation.protocol import DEFAULT_CACHE, Benchmark, Options, load_models
+from training.evaluation.protocol import (
+    DEFAULT_CACHE,
+    Benchmark,
+    Options,
+    load_models,
+)
 
 app = typer.Typer(
     help="Measure and compare descriptors.", no_args_is_help=True, add_completion=False
@@ -30,7 +35,15 @@ def find_benchmark(name: str) -> Benchmark:
     Raises:
         DataError: there is none.
     """
-    from training.evaluation import homography, hpatches, pairs, pose, rotation, sfm, speed
+    from training.evaluation.benchmarks import (
+        homography,
+        hpatches,
+        pairs,
+        pose,
+        rotation,
+        sfm,
+        speed,
+    )
 
     benchmarks: dict[str, Benchmark] = {
         "homography": homography.run,

@@ -16,7 +16,7 @@ from PIL import ImageDraw, ImageFont
 
 from matchserve.matcher import Matcher
 from matchserve.types import Bool, Float64, UInt8
-from training.data.views import LEVELS, View, render
+from training.data.photos.views import LEVELS, View, render
 from training.errors import DataError
 
 CORRECT_PX = 3.0

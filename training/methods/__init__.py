@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from training.methods import adasample, baselines, cdf, sdgm, stochastic
-from training.methods.contract import LossOutput, Method, PairLoss, Pairs
+from training.methods import (
+    adasample,
+    baselines,
+    cdf,
+    sdgm,
+    stochastic,
+)
+from training.methods.contract import (
+    LossOutput,
+    Method,
+    PairLoss,
+    Pairs,
+)
 
 METHODS: dict[str, Method[Any]] = {
     "sdgm": Method(sdgm.SdgmOptions, sdgm.build),

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.losses import squared_hinge, weighted_mean
 from training.methods.contract import LossOutput, Pairs
+from training.methods.losses import squared_hinge, weighted_mean
+from training.methods.mining import Mining
 from training.methods.triplets import Metric, mine
-from training.mining import Mining
 from training.networks.layers import Head
-from training.ranges import Distance, Positive
+from training.runs.ranges import Distance, Positive
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.losses import (
+from training.methods.contract import LossOutput, Pairs
+from training.methods.losses import (
     cosine_of_pairs,
     hardest_fraction,
     hinge,
@@ -15,11 +16,15 @@ from training.losses import (
     softplus,
     weighted_mean,
 )
-from training.methods.contract import LossOutput, Pairs
+from training.methods.mining import Mining, ceiling_from_distance, hardest_similarity
 from training.methods.triplets import mine
-from training.mining import Mining, ceiling_from_distance, hardest_similarity
 from training.networks.layers import Head
-from training.ranges import Count, Distance, NotNegative, Positive
+from training.runs.ranges import (
+    Count,
+    Distance,
+    NotNegative,
+    Positive,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from training.losses import weighted_mean
 from training.methods.contract import LossOutput, Pairs
+from training.methods.losses import weighted_mean
+from training.methods.mining import Mining
 from training.methods.triplets import mine
-from training.mining import Mining
 from training.networks.layers import Head
-from training.ranges import CountOrNone, Distance, NotNegative, Rate
+from training.runs.ranges import (
+    CountOrNone,
+    Distance,
+    NotNegative,
+    Rate,
+)
 
 Distribution = Literal["difference", "positive", "negative", "gaussian"]
 

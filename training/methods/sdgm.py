@@ -15,11 +15,17 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from training.losses import angle, cosine_of_pairs
 from training.methods.contract import LossOutput, Pairs
-from training.mining import Mining, ceiling_from_angle, hardest_similarity
+from training.methods.losses import angle, cosine_of_pairs
+from training.methods.mining import Mining, ceiling_from_angle, hardest_similarity
 from training.networks.layers import Head
-from training.ranges import Angle, NotNegative, Range, Rate, Share
+from training.runs.ranges import (
+    Angle,
+    NotNegative,
+    Range,
+    Rate,
+    Share,
+)
 
 SelfWeight = Literal["auto_focus", "theta", "s", "l2"]
 

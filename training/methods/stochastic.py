@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.losses import (
+from training.methods.contract import LossOutput, Pairs
+from training.methods.losses import (
     contrastive,
     row_distance,
     siamese,
@@ -21,10 +22,9 @@ from training.losses import (
     squared_hinge,
     weighted_mean,
 )
-from training.methods.contract import LossOutput, Pairs
-from training.mining import random_partners
+from training.methods.mining import random_partners
 from training.networks.layers import Head
-from training.ranges import NotNegative, Positive
+from training.runs.ranges import NotNegative, Positive
 
 
 @dataclass(frozen=True, slots=True)

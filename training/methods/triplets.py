@@ -7,9 +7,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from training.losses import angle, code_distance, cosine_of_pairs, euclidean
 from training.methods.contract import Pairs
-from training.mining import (
+from training.methods.losses import (
+    angle,
+    code_distance,
+    cosine_of_pairs,
+    euclidean,
+)
+from training.methods.mining import (
     Mining,
     ceiling_from_distance,
     hardest_codes,

@@ -9,7 +9,7 @@ from training.networks.compact import Builder, builders
 from training.networks.l2net import hynet, l2net
 from training.networks.layers import DescriptorNet, Head
 from training.networks.residual import residual
-from training.ranges import Count, Range
+from training.runs.ranges import Count, Range
 
 NETWORKS: dict[str, Builder] = {
     "l2net": l2net,

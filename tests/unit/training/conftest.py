@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from training.data.store import PatchStore
-from training.data.synthetic import ensure_synthetic
+from training.data.photos.synthetic import ensure_synthetic
+from training.data.store.store import PatchStore
 
 
 @pytest.fixture(autouse=True, scope="session")

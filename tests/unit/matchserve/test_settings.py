@@ -1,0 +1,69 @@
+"""Settings come from the environment, are checked, and are documented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from matchserve.errors import InvalidParameter
+from matchserve.settings import PREFIX, Settings, load_settings, to_environment
+
+OPERATIONS = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in [name for name in os.environ if name.startswith(PREFIX)]:
+        monkeypatch.delenv(name)
+
+
+def test_flags_beat_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MATCHSERVE_PORT", "9000")
+    monkeypatch.setenv("MATCHSERVE_DEADLINE_S", "5")
+    assert load_settings().port == 9000
+    assert load_settings(port=9001, host=None).port == 9001
+    assert load_settings().deadline_s == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PORT", "70000"), ("MAX_KEYPOINTS", "0"), ("DEADLINE_S", "-1"), ("PROVIDER", "tpu")],
+)
+def test_a_bad_value_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(PREFIX + name, value)
+    with pytest.raises(InvalidParameter, match=PREFIX + name):
+        load_settings()
+
+
+def test_a_misspelt_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MATCHSERVE_DEADLINE", "5")
+    with pytest.raises(InvalidParameter, match="MATCHSERVE_DEADLINE"):
+        load_settings()
+
+
+def test_a_worker_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings(port=9002, api_keys="a,b", models_dir=Path("m"), strict=True)
+    for name, value in to_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == settings
+    assert load_settings().keys() == ("a", "b")
+
+
+def test_places_follow_the_machine_and_the_settings() -> None:
+    default = Settings().places()
+    assert default.running == Settings().cpus()
+    assert default.waiting == 4 * default.running
+    assert default.megapixels > 1
+    chosen = Settings(running=3, waiting=0, megapixels=7).places()
+    assert (chosen.running, chosen.waiting, chosen.megapixels) == (3, 0, 7)
+
+
+def test_every_setting_is_documented() -> None:
+    text = OPERATIONS.read_text(encoding="utf-8")
+    missing = [n for n in Settings.model_fields if f"`{PREFIX}{n.upper()}`" not in text]
+    assert not missing

@@ -1,0 +1,133 @@
+"""Two domain sizes of a keypoint: what the graph does is what describing it twice would give."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from matchserve.models.card import read_card
+from matchserve.models.onnx_model import OnnxDescriptor
+from matchserve.types import Image, Keypoints, PatchSpec
+from tests.unit.training.tiny_runs import new_run
+from training.data.photos.synthetic import texture
+from training.errors import ExportRefused
+from training.export.export import Trained, export
+from training.export.pooling import TwoDomains, mean_of_domains, wider
+from training.runs.loop import train
+from training.runs.run import open_run
+
+RATIO = 1.5
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(new_run(tmp_path_factory.mktemp("runs"), run={"steps": 3}))
+
+
+@pytest.fixture(scope="module")
+def models(run_dir: Path) -> tuple[Path, Path]:
+    """The run as it is, and pooled."""
+    out = run_dir.parent / "models"
+    export(run_dir, out / "single")
+    export(run_dir, out / "pooled", domain_size=RATIO)
+    return out / "single", out / "pooled"
+
+
+def test_the_middle_is_untouched_and_the_whole_is_reduced() -> None:
+    torch.manual_seed(0)
+    noise = torch.rand(3, 1, 48, 48)
+    ramp = torch.arange(48.0).expand(1, 1, 48, 48)
+    shown = TwoDomains(32, 48)(torch.cat([noise, ramp]))
+    assert shown.shape == (8, 1, 32, 32)
+    torch.testing.assert_close(shown[0:6:2], noise[..., 8:40, 8:40])
+    # The whole keeps the mean of what it shows, and places: a ramp stays one, 1.5 times as steep.
+    assert abs(float(shown[1].mean() - noise[0].mean())) < 0.01
+    across = (torch.arange(32.0) + 0.5) * 1.5 - 0.5
+    torch.testing.assert_close(shown[7, 0, 5, 2:-2], across[2:-2], rtol=0, atol=0.05)
+    torch.testing.assert_close(shown[7, 0].std(0), torch.zeros(32), rtol=0, atol=1e-4)
+
+
+def test_the_mean_is_of_neighbours() -> None:
+    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [4.0, 0.0]])
+    assert mean_of_domains(rows).tolist() == [[0.5, 0.5], [3.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "size"), [(1.5, 96), (1.4, 90), (1.41, 90), (1.0, 64), (2.0, 128)]
+)
+def test_a_wider_crop_samples_as_finely(ratio: float, size: int) -> None:
+    spec = PatchSpec(size=64, magnification=40.0)
+    wide = wider(spec, ratio)
+    assert wide.size == size
+    assert wide.magnification / wide.size == pytest.approx(40 / 64)
+    assert replace(wide, size=64, magnification=40.0) == spec
+
+
+def test_a_pooled_model_says_the_mean_of_two_descriptions(models: tuple[Path, Path]) -> None:
+    single, pooled = (OnnxDescriptor(model) for model in models)
+    assert pooled.card.patch == wider(single.card.patch, RATIO)
+    rng = np.random.default_rng(3)
+    grey = texture(rng)
+    image = Image(grey, (grey.shape[1], grey.shape[0]))
+    count = 60
+    keypoints = Keypoints(
+        rng.uniform(80, 240, (count, 2)).astype(np.float32),
+        rng.uniform(2.0, 4.0, count).astype(np.float32),
+        rng.uniform(-3, 3, count).astype(np.float32),
+        np.ones(count, np.float32),
+    )
+    found = pooled.describe(image, keypoints)
+    near = single.describe(image, keypoints)
+    far = single.describe(image, replace(keypoints, sigma=keypoints.sigma * RATIO))
+    expected = (near + far) / np.linalg.norm(near + far, axis=1, keepdims=True)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    likeness = (found * expected).sum(1)
+    # The far one is reduced from the patch, not cut from the image anew: nearly the same.
+    assert likeness.min() > 0.98
+    assert np.median(likeness) > 0.995
+    assert (found * near).sum(1).mean() < likeness.mean() - 0.01
+
+
+def test_training_starts_from_a_pooled_model(models: tuple[Path, Path], tmp_path: Path) -> None:
+    single, pooled = (
+        open_run(new_run(tmp_path, name=model.name, init_from=str(model))).state.net.state_dict()
+        for model in models
+    )
+    cards = [read_card(model) for model in models]
+    assert [card.recipe.get("domain_size") for card in cards] == [None, RATIO]
+    # FPR95 of validation is that of the single crop.
+    assert [bool(card.metrics) for card in cards] == [True, False]
+    for key, value in single.items():
+        torch.testing.assert_close(pooled[key], value)
+
+
+def test_no_pooling_where_there_is_none(run_dir: Path, tmp_path: Path) -> None:
+    for ratio in (0.7, 1.01):
+        with pytest.raises(ExportRefused, match="no larger than it"):
+            export(run_dir, tmp_path / "same", domain_size=ratio)
+    with pytest.raises(ExportRefused, match=r"not in 8\.\.128"):
+        export(run_dir, tmp_path / "large", domain_size=5.0)
+    bits = Trained.load(run_dir)
+    bits.net.head = "binary"
+    with pytest.raises(ExportRefused, match="into bits"):
+        bits.pooled(RATIO)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_int8_and_domain_sizes_exclude_each_other(
+    run_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from training.cli import main
+
+    words = ["export", str(run_dir), "-o", str(tmp_path / "m"), "--int8", "--domain-size", "1.5"]
+    monkeypatch.setattr(sys, "argv", ["training", *words])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "not with --int8" in capsys.readouterr().err

@@ -1,0 +1,324 @@
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.training.tiny_runs import (
+    Stopped,
+    new_run,
+    stop_at,
+    tiny,
+)
+
+from training.runs import loop
+from training.runs.checkpoint import (
+    Checkpoints,
+    load_network_weights,
+    read_network,
+    read_tensors,
+    start_network,
+    write_tensors,
+)
+from training.errors import CheckpointError, NonFiniteLoss, RecipeError
+from training.runs.loop import train
+from training.methods import METHODS
+from training.methods.cdf import CdfOptions
+from training.networks import NetworkOptions, build_network
+from training.lab.plot import cdf_weights, plot_run
+from training.runs.recipe import recipe_from_table
+from training.runs.report import read_log
+from training.runs.run import (
+    choose_device,
+    create_run,
+    open_run,
+    read_recipe,
+)
+
+
+def weights_digest(run_dir: Path) -> str:
+    stored = read_tensors(run_dir / "final.safetensors")
+    hasher = hashlib.sha256()
+    for name in sorted(stored.tensors):
+        hasher.update(name.encode())
+        hasher.update(stored.tensors[name].numpy().tobytes())
+    return hasher.hexdigest()
+
+
+RUNS = {
+    **{
+        name: {
+            "loss": {"name": name},
+            "network": {"head": method.heads[-1]},
+            "optim": {"lr": 1e-4 if "linear" in method.heads else 0.1},
+        }
+        for name, method in METHODS.items()
+    },
+    "sdgm": {"loss": {"name": "sdgm", "warmup": 0.3, "relaxed": 0.0, "power_init": 0.0}},
+    # Stopped after the warm-up has ended: the powers must not be taken anew once more.
+    "sdgm-reset": {
+        "loss": {
+            "name": "sdgm",
+            "warmup": 0.1,
+            "relaxed": 0.0,
+            "power_init": 0.0,
+            "reset_powers": True,
+        }
+    },
+    "cdf-float": {"loss": {"name": "cdf"}},
+    "adasample": {
+        "loss": {"name": "adasample"},
+        "sampler": {"name": "adasample", "candidates": 4},
+    },
+    "adam": {"optim": {"name": "adam", "lr": 0.01}},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_interrupted_run_ends_like_an_unbroken_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(new_run(tmp_path / "whole", **RUNS[name]))
+    broken = new_run(tmp_path / "broken", **RUNS[name])
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3)
+        with pytest.raises(Stopped):
+            train(broken)
+    assert [p.name for p in Checkpoints(broken / "checkpoints").files()] == [
+        "step-000000002.safetensors"
+    ]
+    train(broken)
+    assert weights_digest(broken) == weights_digest(whole)
+    logs = [
+        [
+            {k: v for k, v in x.items() if k not in ("patches_per_s", "data_wait")}
+            for x in read_log(d)
+        ]
+        for d in (whole, broken)
+    ]
+    assert logs[0] == logs[1]
+    assert {"loss", "lr", "positive/mean", "negative/std"} <= set(logs[0][0])
+
+
+def test_a_run_leaves_what_it_should(tmp_path: Path) -> None:
+    run_dir = train(new_run(tmp_path))
+    names = {p.name for p in run_dir.iterdir()}
+    assert {"recipe.toml", "log.jsonl", "final.safetensors", "samples.npy", "finished"} <= names
+    assert read_recipe(run_dir) == tiny()
+    kept = [p.name for p in Checkpoints(run_dir / "checkpoints").files()]
+    assert kept == ["step-000000006.safetensors", "step-000000004.safetensors"]
+    rates = [line for line in read_log(run_dir) if "fpr95/synthetic-2-40" in line]
+    assert [line["step"] for line in rates] == [3, 6]
+    assert list((run_dir / "tensorboard").iterdir())
+    pngs = plot_run(run_dir, tmp_path / "plots")
+    assert [p.name for p in pngs] == ["curves.png", "distances-synthetic-2-40.png"]
+    assert all(p.read_bytes()[:4] == b"\x89PNG" for p in pngs)
+    # A finished run has nothing to do.
+    before = weights_digest(run_dir)
+    train(run_dir)
+    assert weights_digest(run_dir) == before
+
+
+@pytest.mark.parametrize("name", ["sdgm", "cdf-float"])
+def test_weight_functions_are_drawn(name: str, tmp_path: Path) -> None:
+    run_dir = train(new_run(tmp_path, **RUNS[name], run={"steps": 2}))
+    assert (tmp_path / "plots" / "weights.png") in plot_run(run_dir, tmp_path / "plots")
+
+
+@pytest.mark.parametrize("kind", ["difference", "positive", "negative"])
+def test_the_drawn_weights_are_those_of_the_loss(kind: str) -> None:
+    loss = METHODS["cdf"].build(CdfOptions(distribution=kind, bins=41), "unit", 64)
+    generator = torch.Generator().manual_seed(0)
+    positive, negative = torch.rand(2, 64, generator=generator, dtype=torch.float64) * 1.9
+    given = loss.weights(positive, negative)
+    (_, density), (label, (x, drawn)) = cdf_weights(loss.distribution, kind).items()
+    at = {"difference": positive - negative, "positive": positive, "negative": negative}[kind]
+    below = np.searchsorted(x, at.numpy(), side="right") - 1
+    assert drawn[below] == pytest.approx(given.numpy())
+    assert density[0].tolist() == x.tolist()
+    assert ("1 - CDF" in label) == (kind == "negative")
+
+
+def test_validation_sets_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    twice = [{"path": "synthetic:2:150", "scenes": [f"texture-{n}"]} for n in (0, 1)]
+    run = open_run(new_run(tmp_path, data={"validation": twice}))
+    assert [s.name for s in run.validation] == ["synthetic-2-150", "synthetic-2-150-2"]
+
+
+def test_a_nan_stops_and_saves_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = new_run(tmp_path)
+    run = open_run(run_dir)
+    original = run.state.loss
+
+    def poisoned(pairs):
+        output = original(pairs)
+        return type(output)(output.loss * float("nan"), output.positive, output.negative)
+
+    run.state.loss = poisoned
+    with pytest.raises(NonFiniteLoss, match="at step 0"):
+        train(run_dir, run)
+    (path,) = run_dir.glob("not-finite-*.safetensors")
+    saved = read_tensors(path)
+    assert saved.tensors["patches"].shape == (12, 2, 1, 32, 32)
+    assert saved.entries["step"] == 0
+    assert not Checkpoints(run_dir / "checkpoints").files()
+
+
+def test_a_nan_gradient_stops_too(tmp_path: Path) -> None:
+    run_dir = new_run(tmp_path)
+    run = open_run(run_dir)
+    weight = next(run.state.net.parameters())
+    weight.register_hook(lambda grad: grad * float("inf"))
+    with pytest.raises(NonFiniteLoss):
+        train(run_dir, run)
+    assert bool(torch.isfinite(weight).all())
+
+
+def test_damaged_checkpoints(tmp_path: Path) -> None:
+    run_dir = train(new_run(tmp_path))
+    digest = weights_digest(run_dir)
+    newest, older = Checkpoints(run_dir / "checkpoints").files()
+    pristine = newest.read_bytes()
+    flipped = bytearray(pristine)
+    flipped[-5] ^= 1
+    for damage in (b"", pristine[:100], pristine[:-7], bytes(flipped)):
+        newest.write_bytes(damage)
+        run = open_run(run_dir)
+        assert run.state.step == 4
+        assert "skipped a damaged checkpoint" in run.notes[0]
+        assert newest.name in run.notes[0]
+    train(run_dir)
+    assert weights_digest(run_dir) == digest
+    newest, older = Checkpoints(run_dir / "checkpoints").files()
+    for path in (newest, older):
+        path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(CheckpointError, match="no checkpoint is readable"):
+        open_run(run_dir)
+
+
+def test_stray_files_are_swept_and_other_recipes_refused(tmp_path: Path) -> None:
+    run_dir = train(new_run(tmp_path))
+    stray = run_dir / "checkpoints" / ".step-000000009.safetensors.77.partial"
+    stray.write_bytes(b"half")
+    open_run(run_dir)
+    assert not stray.exists()
+    other = create_run(tiny(seed=9), tmp_path)
+    shutil.copytree(run_dir / "checkpoints", other / "checkpoints")
+    with pytest.raises(CheckpointError, match="belong to the recipe"):
+        open_run(other)
+
+
+def test_saving_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, {"a": torch.ones(3)}, {"step": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            write_tensors(path, {"a": torch.zeros(3)}, {"step": 2})
+    assert read_tensors(path).entries == {"step": 1}
+    assert read_tensors(path).tensors["a"].tolist() == [1, 1, 1]
+
+
+def test_fine_tuning_starts_from_given_weights(tmp_path: Path) -> None:
+    first = train(new_run(tmp_path))
+    second = new_run(tmp_path, name="tuned", init_from=str(first))
+    run = open_run(second)
+    expected = read_network(first).tensors
+    for key, value in run.network_tensors().items():
+        torch.testing.assert_close(value.contiguous(), expected[key], rtol=0, atol=0)
+    assert run.state.step == 0
+    longer = open_run(new_run(tmp_path, name="longer", init_from=str(first), network={"dim": 24}))
+    assert "with new last layers" in longer.notes[0]
+    taken = [k for k, v in longer.network_tensors().items() if v.shape == expected[k].shape]
+    assert 0 < len(taken) < len(expected)
+    kept = [k for k in taken if "num_batches_tracked" not in k and "running" not in k]
+    for key in kept:
+        value = longer.network_tensors()[key].contiguous()
+        torch.testing.assert_close(value, expected[key], rtol=0, atol=0)
+    wider = open_run(new_run(tmp_path, name="wider", init_from=str(first), network={"width": 0.5}))
+    assert "widened" in wider.notes[0]
+    patches = torch.from_numpy(np.load(wider.directory / "samples.npy")[:50])
+    with torch.no_grad():
+        cosine = (wider.state.net.eval()(patches) * run.state.net.eval()(patches)).sum(1)
+    assert cosine.mean() > 0.9
+    less = open_run(new_run(tmp_path, name="less", init_from=str(first), network={"width": 0.2}))
+    assert "narrowed" in less.notes[0]
+    assert set(less.network_tensors()["net.trunk.1.weight"].flatten().tolist()) < set(
+        expected["net.trunk.1.weight"].flatten().tolist()
+    )
+    wrong = new_run(tmp_path, name="wrong", init_from=str(first), network={"name": "slim"})
+    with pytest.raises(CheckpointError, match="another network"):
+        open_run(wrong)
+    # The name alone will do while there is one run of it.
+    load_network_weights(run.state.net, tmp_path / "tiny")
+    with pytest.raises(CheckpointError, match="no weights"):
+        load_network_weights(run.state.net, tmp_path)
+
+
+def test_a_shorter_network_takes_the_first_layers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    deep = build_network(NetworkOptions("compact40", width=0.25), 32)
+    weights = tmp_path / "deep.safetensors"
+    write_tensors(weights, {f"net.{k}": v for k, v in deep.state_dict().items()}, {})
+    short = build_network(NetworkOptions("surround40-short", width=0.25), 48)
+    last = short.trunk[14].weight.clone()
+    _, changed = start_network(short, weights, seed=0)
+    assert changed == ", with new last layers"
+    for place in (1, 4, 7, 10):
+        assert torch.equal(short.trunk[place].weight, deep.trunk[place].weight)
+    assert torch.equal(short.trunk[14].weight, last)
+    both = build_network(NetworkOptions("surround40", width=0.25), 64)
+    assert start_network(both, weights, seed=0)[1] == ", with a surround added"
+    # The other way round a layer is missing.
+    backwards = tmp_path / "short.safetensors"
+    write_tensors(backwards, {f"net.{k}": v for k, v in short.state_dict().items()}, {})
+    with pytest.raises(CheckpointError, match="another network"):
+        start_network(deep, backwards, seed=0)
+
+
+def test_a_cut_log_line_is_dropped(tmp_path: Path) -> None:
+    run_dir = train(new_run(tmp_path))
+    lines = read_log(run_dir)
+    with (run_dir / "log.jsonl").open("a") as log:
+        log.write('{"step": 9, "lo')
+    assert read_log(run_dir) == lines
+    train(run_dir)
+    written = (run_dir / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in written] == lines
+
+
+def test_seeds_and_layouts(tmp_path: Path) -> None:
+    one = train(new_run(tmp_path / "1"))
+    two = train(new_run(tmp_path / "2"))
+    other = train(new_run(tmp_path / "3", seed=1))
+    assert weights_digest(one) == weights_digest(two) != weights_digest(other)
+    # Dropout draws in the order of memory, so layouts only agree without it.
+    common = {"network": {"dropout": 0.0}}
+    last, plain = (
+        train(new_run(tmp_path / str(flag), **common, run={"steps": 2, "channels_last": flag}))
+        for flag in (True, False)
+    )
+    first, second = (read_network(d).tensors for d in (last, plain))
+    for key, value in first.items():
+        torch.testing.assert_close(value, second[key], rtol=1e-3, atol=1e-4)
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device(tiny(run={"device": "auto"})).type == "cpu"
+    with pytest.raises(RecipeError, match=r"run\.device"):
+        choose_device(tiny(run={"device": "cuda"}))
+    with pytest.raises(RecipeError, match=r"run\.amp"):
+        choose_device(tiny(run={"amp": True}))
+    with pytest.raises(RecipeError, match=r"data\.train"):
+        open_run(create_run(recipe_from_table({"name": "empty"}, "x"), tmp_path))
+
+
+def test_checkpoints_also_follow_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = open_run(new_run(tmp_path, run={"checkpoint_steps": 0, "checkpoint_minutes": 1.0}))
+    run.state.step = 2
+    now = loop.time.monotonic()
+    assert not loop._is_due(run, now)
+    assert loop._is_due(run, now - 61)

@@ -1,0 +1,1 @@
+"""Patches from single photographs, by synthetic views."""

@@ -1,0 +1,124 @@
+"""Homography sequences from photographs: something to measure on that nobody has to download.
+
+Each photograph becomes a folder in HPatches layout: 1.png itself, grey and reduced, 2.png to 6.png
+synthetic views of it, H_1_2 to H_1_6 where its points went. Made of photographs that no model was
+trained on, they choose between models, so that the public sequences need not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from matchserve.types import UInt8
+from training.data.images import list_images, read_image
+from training.data.parallel import in_processes
+from training.data.photos.views import check_levels, render
+from training.errors import DataError
+
+VIEWS = 5
+# Not that of `data photos`: with the same seed some views would be those that a store was cut from.
+SEED = 77
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOptions:
+    """`levels` has one entry a view.
+
+    Photographs whose longer side, once reduced to `max_side`, is below `min_length` are left out:
+    they have too few keypoints.
+    """
+
+    levels: tuple[str, ...] = ("easy", "medium", "medium", "hard", "night")
+    seed: int = SEED
+    min_length: int = 600
+    max_side: int = 1024
+
+    def __post_init__(self) -> None:
+        check_levels(self.levels)
+        if len(self.levels) > VIEWS:
+            raise DataError(f"a sequence has at most {VIEWS} views; got {len(self.levels)}")
+        if self.min_length > self.max_side:
+            raise DataError(
+                f"nothing reduced to {self.max_side} pixels is as long as {self.min_length}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    photo: str
+    path: Path
+    folder: Path
+    options: SequenceOptions
+
+
+def write_sequences(
+    directories: Sequence[Path],
+    output: Path,
+    options: SequenceOptions,
+    *,
+    only: Sequence[str] | None = None,
+    workers: int | None = None,
+) -> int:
+    """Write a sequence of every large enough image under `directories`; return how many.
+
+    `only` names the photographs to take, as stores name their scenes.
+
+    Raises:
+        DataError: a photograph of `only` is not there or cannot be read, two would have one name,
+            none is large enough, or `output` is there. Nothing is left behind.
+    """
+    if output.exists():
+        raise DataError(f"{output}: already there; remove it first")
+    images = list_images(directories)
+    missing = sorted(set(only or ()) - set(images))
+    if missing:
+        raise DataError(f"{missing[0]}: no such photograph in the folders given")
+    chosen = images if only is None else {name: images[name] for name in only}
+    folders = _folder_names(chosen)
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    tasks = [_Task(name, path, partial / folders[name], options) for name, path in chosen.items()]
+    try:
+        written = sum(in_processes(_write, tasks, workers=workers, label="photographs"))
+        if not written:
+            raise DataError(f"no photograph is as long as {options.min_length} pixels")
+        partial.rename(output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return written
+
+
+def _folder_names(photos: Iterable[str]) -> dict[str, str]:
+    """A folder name of each photograph, all different."""
+    folders = {photo: str(Path(photo).with_suffix("")).replace("/", "_") for photo in photos}
+    taken: dict[str, str] = {}
+    for photo, folder in folders.items():
+        if folder in taken:
+            raise DataError(f"{photo} and {taken[folder]} would both be the sequence {folder}")
+        taken[folder] = photo
+    return folders
+
+
+def _write(task: _Task) -> bool:
+    options = task.options
+    grey = read_image(task.path, max_side=options.max_side).grey
+    if max(grey.shape) < options.min_length:
+        return False
+    task.folder.mkdir(parents=True)
+    _write_image(task.folder / "1.png", grey)
+    for number, level in enumerate(options.levels, start=2):
+        view = render(grey, task.photo, number, seed=options.seed, level=level)
+        _write_image(task.folder / f"{number}.png", view.grey)
+        np.savetxt(task.folder / f"H_1_{number}", view.homography)
+    return True
+
+
+def _write_image(path: Path, grey: UInt8) -> None:
+    if not cv2.imwrite(str(path), grey):
+        raise DataError(f"{path}: cannot be written")

@@ -1,0 +1,1 @@
+"""Readers of public patch data sets: PhotoTour and HPatches."""

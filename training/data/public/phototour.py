@@ -1,0 +1,177 @@
+"""UBC PhotoTour (Brown, Hua and Winder): liberty, notredame, yosemite, as unpacked from its zip.
+
+    patches0000.bmp …           1024 x 1024 grey sheets of 16 x 16 patches of 64 x 64 pixels
+    info.txt                    a row a patch: 3D point, unused
+    interest.txt                a row a patch: reference image, x, y, orientation, log2 scale
+    m50_100000_100000_0.txt     a row a pair: patch, point, unused, patch, point, unused
+
+The last sheet is padded; `info.txt` says how many patches there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from matchserve.types import PatchSpec, UInt8
+from training.data.parallel import progress
+from training.data.store.difficulty import Pairs
+from training.data.store.notes import to_notes
+from training.data.store.resumable import Resumable, StoreRows
+from training.errors import DataError
+
+PAIR_FILE = "m50_100000_100000_0.txt"
+SHEET, SIDE = 1024, 64
+PER_SHEET = (SHEET // SIDE) ** 2
+WHERE = (
+    "PhotoTour is at phototour.cs.washington.edu/patches (liberty.zip, notredame.zip, "
+    "yosemite.zip); unpack one and give its folder"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhotoTour:
+    """One set, opened: `points` (P,) is the 3D point of each patch."""
+
+    path: Path
+    sheets: tuple[Path, ...]
+    points: NDArray[np.int64]
+
+    @classmethod
+    def open(cls, path: Path) -> PhotoTour:
+        """Read `info.txt` and list the sheets.
+
+        Raises:
+            DataError: a file is missing, or there are fewer sheets than patches need.
+        """
+        if not (path / "info.txt").is_file():
+            raise DataError(f"{path / 'info.txt'}: missing. {WHERE}")
+        points = read_numbers(path / "info.txt", 2)[:, 0].astype(np.int64)
+        sheets = tuple(sorted(path.glob("*.bmp")))
+        needed = -(-len(points) // PER_SHEET)
+        if len(sheets) < needed:
+            raise DataError(
+                f"{path}: {len(points)} patches need {needed} sheets, found {len(sheets)}"
+            )
+        return cls(path, sheets[:needed], points)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    @property
+    def digest(self) -> str:
+        """What a prediction depends on: the set's name, size and the size of each sheet."""
+        sizes = [sheet.stat().st_size for sheet in self.sheets]
+        return f"{self.name}-{len(self)}-{sum(sizes)}"
+
+    def sheet(self, number: int) -> UInt8:
+        """The patches of one sheet, (256, 64, 64); fewer of the last.
+
+        Raises:
+            DataError: it is damaged or has another size; names the file and where it ends.
+        """
+        path = self.sheets[number]
+        try:
+            with Pillow.open(path, formats=("BMP",)) as picture:
+                pixels = np.asarray(picture.convert("L"), np.uint8)
+        except (OSError, SyntaxError, ValueError) as error:
+            size = path.stat().st_size if path.exists() else 0
+            raise DataError(f"{path}: damaged or cut off at byte {size}, {error}") from error
+        if pixels.shape != (SHEET, SHEET):
+            raise DataError(f"{path}: expected {SHEET} x {SHEET} pixels, found {pixels.shape}")
+        grid = pixels.reshape(SHEET // SIDE, SIDE, SHEET // SIDE, SIDE).swapaxes(1, 2)
+        rest = len(self) - number * PER_SHEET
+        return np.asarray(grid.reshape(-1, SIDE, SIDE)[:rest])
+
+    def patches(self, indices: NDArray[np.int64], size: int = 32) -> UInt8:
+        """Patches (N, S, S) at `indices`, averaged down from 64 to `size` samples."""
+        found = np.empty((len(indices), size, size), np.uint8)
+        sheet_of = indices // PER_SHEET
+        for number in np.unique(sheet_of):
+            here = np.flatnonzero(sheet_of == number)
+            found[here] = reduced(self.sheet(int(number))[indices[here] % PER_SHEET], size)
+        return found
+
+    def pairs(self, name: str = PAIR_FILE) -> Pairs:
+        """The pairs of a list: a pair matches if both patches are of one point.
+
+        Raises:
+            DataError: the list is missing, damaged, or names patches that do not exist.
+        """
+        path = self.path / name
+        if not path.is_file():
+            raise DataError(f"{path}: missing. {WHERE}")
+        rows = read_numbers(path, 6).astype(np.int64)
+        beyond = np.flatnonzero((rows[:, [0, 3]] >= len(self)).any(axis=1))
+        if len(beyond):
+            raise DataError(f"{path}: line {beyond[0] + 1} names a patch beyond {len(self)}")
+        return Pairs(rows[:, 0], rows[:, 3], rows[:, 1] == rows[:, 4])
+
+
+def reduced(patches: UInt8, size: int) -> UInt8:
+    """Average square patches down by a whole factor, rounding to nearest."""
+    factor = patches.shape[1] // size
+    if factor * size != patches.shape[1]:
+        raise DataError(f"patches of {patches.shape[1]} px do not divide into {size}")
+    cells = patches.reshape(len(patches), size, factor, size, factor)
+    return np.asarray(cells.mean(axis=(2, 4)) + 0.5, np.uint8)
+
+
+def read_numbers(path: Path, columns: int) -> NDArray[Any]:
+    """Rows of numbers from a text file.
+
+    Raises:
+        DataError: it cannot be read or a row has another length; names the line.
+    """
+    rows = []
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                words = line.split()
+                if len(words) != columns:
+                    raise DataError(
+                        f"{path}: line {number} has {len(words)} columns, expected {columns}"
+                    )
+                rows.append([float(word) for word in words])
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: line {len(rows) + 1}: expected numbers, {error}") from error
+    return np.array(rows, np.float64).reshape(-1, columns)
+
+
+def import_phototour(path: Path, output: Path, *, size: int = 32, made_by: str = "") -> Path:
+    """Write one PhotoTour set as a patch store; a broken import goes on where it stopped.
+
+    Raises:
+        DataError: a file is missing or damaged; names it.
+    """
+    tour = PhotoTour.open(path)
+    interest = read_numbers(path / "interest.txt", 5)
+    if len(interest) != len(tour):
+        raise DataError(f"{path / 'interest.txt'}: {len(interest)} rows for {len(tour)} patches")
+    order = np.argsort(tour.points, kind="stable")
+    buffer = Resumable(output, (len(tour), size, size), tour.digest)
+    steps = range(buffer.done, len(tour.sheets))
+    for number in progress(steps, total=len(steps), label=tour.name):
+        start = number * PER_SHEET
+        buffer.write(start, reduced(tour.sheet(number), size), step=number + 1)
+    _, sizes = np.unique(tour.points, return_counts=True)
+    # x, y, scale and angle are those of the reference image; the patch was cut by its authors.
+    keypoints = np.column_stack([interest[:, 1:3], 2.0 ** interest[:, 4], interest[:, 3]])
+    images = [f"{tour.name}/{int(image)}" for image in interest[order, 0]]
+    buffer.finish(
+        PatchSpec(size=size),
+        StoreRows(order, sizes, [tour.name] * len(sizes), images, keypoints[order]),
+        made_by=made_by,
+        notes=to_notes("phototour", {"set": tour.name}),
+    )
+    return output

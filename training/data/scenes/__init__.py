@@ -1,0 +1,1 @@
+"""Patches from multi-view scenes, by structure from motion."""

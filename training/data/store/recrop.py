@@ -1,0 +1,129 @@
+"""The same classes cut with another magnification or size, from the images they came from.
+
+Keypoints and image names are in the store; synthetic views are drawn again from their seed. No
+detection, matching or reconstruction is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from matchserve.types import Float32, Image, Keypoints, PatchSpec, UInt8
+from matchserve.vision.patches import crop
+from training.data.images import list_images, read_image
+from training.data.parallel import in_processes
+from training.data.photos.views import render, split_view_name
+from training.data.scenes.observations import Int64
+from training.data.scenes.scenes import find_scenes
+from training.data.store.divide import used_scenes
+from training.data.store.notes import raw_notes, read_notes
+from training.data.store.store import PatchStore
+from training.data.store.writer import StoreWriter
+from training.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    scene: str
+    sizes: Int64
+    images: tuple[str, ...]
+    keypoints: Float32
+    paths: dict[str, Path]
+    notes: dict[str, Any]
+    spec: PatchSpec
+
+
+def recrop(
+    source: Path,
+    directories: Sequence[Path],
+    output: Path,
+    spec: PatchSpec,
+    *,
+    workers: int | None = None,
+    made_by: str = "data recrop",
+) -> Path:
+    """Write the classes of `source` again with patches cut as `spec` says.
+
+    Raises:
+        DataError: the store does not know its images, or one is not in `directories`.
+    """
+    store = PatchStore.open(source)
+    notes = read_notes(source)
+    paths = _find(store, notes, directories)
+    tasks = list(_tasks(store, notes, paths, spec))
+    with StoreWriter(output, spec, made_by=made_by, notes=raw_notes(source)) as writer:
+        cut = in_processes(_run, tasks, workers=workers, label="scenes")
+        for task, patches in zip(tasks, cut, strict=True):
+            writer.add_classes(
+                patches,
+                task.sizes,
+                scene=task.scene,
+                images=task.images,
+                keypoints=task.keypoints,
+            )
+    return output
+
+
+def _find(store: PatchStore, notes: dict[str, Any], directories: Sequence[Path]) -> dict[str, Path]:
+    kind = notes.get("kind")
+    if kind == "photos":
+        paths = list_images(directories)
+    elif kind == "scenes":
+        scenes = find_scenes(directories)
+        paths = {name: path for images in scenes.values() for name, path in images.items()}
+    else:
+        raise DataError(f"{store.path}: made neither by `data photos` nor by `data scenes`")
+    for name in sorted({split_view_name(name)[0] for name in store.images} - set(paths)):
+        raise DataError(f"{store.path}: its image {name} is not in the folders given")
+    return paths
+
+
+def _tasks(
+    store: PatchStore, notes: dict[str, Any], paths: dict[str, Path], spec: PatchSpec
+) -> Iterator[_Task]:
+    """One task a scene; the classes of a scene are neighbours in a store that was made here."""
+    for scene in used_scenes(store):
+        classes = store.split([scene]).classes
+        if int(classes[-1] - classes[0]) != len(classes) - 1:
+            raise DataError(f"{store.path}: the classes of scene {scene} are not together")
+        start, end = int(store.offsets[classes[0]]), int(store.offsets[classes[-1] + 1])
+        images = tuple(store.images[number] for number in store.sources[start:end])
+        sources = {split_view_name(name)[0] for name in images}
+        yield _Task(
+            scene,
+            store.offsets[classes + 1] - store.offsets[classes],
+            images,
+            store.keypoints[start:end],
+            {name: paths[name] for name in sources},
+            notes,
+            spec,
+        )
+
+
+def _run(task: _Task) -> UInt8:
+    patches = np.zeros((len(task.images), task.spec.size, task.spec.size), np.uint8)
+    names = np.array(task.images)
+    for name in sorted(set(task.images)):
+        here = np.flatnonzero(names == name)
+        rows = task.keypoints[here]
+        keypoints = Keypoints(rows[:, :2], rows[:, 2], rows[:, 3], np.ones(len(rows), np.float32))
+        patches[here] = crop(_load(task, name), keypoints, task.spec)[:, 0]
+    return patches
+
+
+def _load(task: _Task, name: str) -> Image:
+    """The image of that name, drawn again if it is a synthetic view."""
+    photo, index = split_view_name(name)
+    if task.notes["kind"] == "scenes":
+        return read_image(task.paths[photo])
+    image = read_image(task.paths[photo], max_side=int(task.notes["max_side"]))
+    grey = image.grey
+    if index:
+        level = str(task.notes["levels"][index - 1])
+        grey = render(grey, photo, index, seed=int(task.notes["seed"]), level=level).grey
+    return Image(grey, (grey.shape[1], grey.shape[0]))

@@ -1,0 +1,49 @@
+"""From a recipe's sources to open stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from training.data.photos.synthetic import ensure_synthetic
+from training.data.store.store import PatchStore
+from training.errors import DataError
+from training.runs.recipe import Source
+
+
+def open_source(source: Source, cache: Path) -> PatchStore:
+    """Open the store of `source`, with its choice of scenes; synthetic ones live in `cache`.
+
+    Raises:
+        DataError: it cannot be opened, or nothing of it is left.
+    """
+    if source.path.startswith("synthetic:"):
+        store = PatchStore.open(ensure_synthetic(source.path, cache))
+    else:
+        store = PatchStore.open(source.path)
+    if source.scenes:
+        store = store.split(source.scenes)
+    if source.without_scenes:
+        dropped = store.split(source.without_scenes).classes
+        store = store.select_classes(~np.isin(store.classes, dropped))
+    if not len(store):
+        raise DataError(f"{source.path}: no class is left of it")
+    return store
+
+
+def open_sources(sources: Sequence[Source], cache: Path) -> list[PatchStore]:
+    """Open several, which must agree on how their patches are cut.
+
+    Raises:
+        DataError: they do not, or one cannot be opened.
+    """
+    stores = [open_source(source, cache) for source in sources]
+    for store in stores[1:]:
+        if store.spec != stores[0].spec:
+            raise DataError(
+                f"{store.path}: its patches are cut as {store.spec}, "
+                f"those of {stores[0].path} as {stores[0].spec}"
+            )
+    return stores

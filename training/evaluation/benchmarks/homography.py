@@ -1,0 +1,161 @@
+"""Benchmark `homography`: sequences in HPatches layout, image 1 against images 2 to 6."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from matchserve.types import Float64
+from matchserve.vision.geometry import VerifyOptions, verify
+from training.data.images import read_image
+from training.errors import DataError
+from training.evaluation.predictions import ImageSet, Predictions, predict
+from training.evaluation.protocol import (
+    BenchmarkResult,
+    Model,
+    ModelResult,
+    Options,
+    digest_files,
+)
+from training.evaluation.scores import (
+    corner_error,
+    error_auc,
+    mutually_nearest,
+    transfer_error,
+)
+
+PIXELS = tuple(range(1, 11))
+AUC_LIMITS = (1, 3, 5, 10)
+CORRECT_PX = 3.0
+_IMAGE_SUFFIXES = (".png", ".ppm", ".pgm", ".jpg", ".jpeg")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequences:
+    """Images with the homography of each pair."""
+
+    images: ImageSet
+    homographies: dict[tuple[str, str], Float64]
+
+
+def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
+    """Measure MMA, correct matches, share of the ceiling and homography AUC."""
+    sequences = read_sequences(data, options.pattern)
+    results = {}
+    for model in models:
+        predictions = predict(model, sequences.images, options)
+        results[model.name] = score(predictions, sequences, options, model.stamp)
+    protocol = {
+        **options.protocol("max_keypoints", "ratio", "threshold_px", "pattern", "seed"),
+        "matcher": "mutual nearest neighbour",
+        "estimator": "OpenCV USAC MAGSAC homography",
+        "correct_px": CORRECT_PX,
+    }
+    return BenchmarkResult("homography", protocol, sequences.images.digest, results)
+
+
+def read_sequences(directories: list[Path], pattern: str = "*") -> Sequences:
+    """Find folders with images 1 .. 6 and files H_1_2 .. H_1_6.
+
+    Raises:
+        DataError: none, or a file that is missing or not a matrix.
+    """
+    folders = [f for d in directories for f in _sequence_folders(d) if f.match(pattern)]
+    if not folders:
+        raise DataError(f"no sequence with 1.png and H_1_2 matches {pattern!r}")
+    images, pairs, files, homographies = {}, [], [], {}
+    for folder in folders:
+        first = f"{folder.name}/1"
+        images[first] = partial(read_image, _image_file(folder, 1))
+        files.append(_image_file(folder, 1))
+        for number in range(2, 7):
+            matrix = folder / f"H_1_{number}"
+            if not matrix.is_file():
+                continue
+            name = f"{folder.name}/{number}"
+            images[name] = partial(read_image, _image_file(folder, number))
+            files += [_image_file(folder, number), matrix]
+            pairs.append((first, name))
+            homographies[first, name] = _read_matrix(matrix)
+    return Sequences(ImageSet(images, pairs, digest_files(files)), homographies)
+
+
+def score(
+    predictions: Predictions, sequences: Sequences, options: Options, stamp: str = ""
+) -> ModelResult:
+    """Figures of one model; means over pairs."""
+    pairs = sequences.images.pairs
+    samples: dict[str, list[float]] = {f"mma@{px}px": [] for px in PIXELS}
+    for name in ("matches", "correct", "ceiling", "ceiling_share", "corner_error_px"):
+        samples[name] = []
+    for pair in pairs:
+        for name, value in _score_pair(predictions, pair, sequences, options).items():
+            samples[name].append(value)
+    figures = {name: float(np.mean(values)) for name, values in samples.items()}
+    del figures["corner_error_px"]
+    # The share of all that could be matched, not the mean of shares: small pairs weigh little.
+    figures["ceiling_share"] = figures["correct"] / max(figures["ceiling"], 1e-9)
+    for limit, area in zip(
+        AUC_LIMITS, error_auc(samples["corner_error_px"], AUC_LIMITS), strict=True
+    ):
+        figures[f"homography_auc@{limit}px"] = area
+    mma = [figures[f"mma@{px}px"] for px in PIXELS]
+    return ModelResult(
+        figures,
+        tuple(other for _, other in pairs),
+        tuple(other.split("/")[0] for _, other in pairs),
+        samples,
+        {"MMA": {"x": [float(px) for px in PIXELS], "y": mma}},
+        stamp,
+    )
+
+
+def _score_pair(
+    predictions: Predictions, pair: tuple[str, str], sequences: Sequences, options: Options
+) -> dict[str, float]:
+    truth = sequences.homographies[pair]
+    left, right = predictions.points(pair)
+    error = transfer_error(truth, left, right)
+    ceiling = mutually_nearest(
+        truth, predictions.keypoints[pair[0]].xy, predictions.keypoints[pair[1]].xy, CORRECT_PX
+    )
+    sizes = (predictions.sizes[pair[0]], predictions.sizes[pair[1]])
+    rule = VerifyOptions(kind="homography", threshold_px=options.threshold_px, seed=options.seed)
+    found = verify(left, right, sizes, rule)
+    correct = float((error <= CORRECT_PX).sum())
+    return {
+        **{f"mma@{px}px": float((error <= px).mean()) if len(error) else 0.0 for px in PIXELS},
+        "matches": float(len(error)),
+        "correct": correct,
+        "ceiling": float(ceiling),
+        "ceiling_share": correct / max(ceiling, 1),
+        "corner_error_px": corner_error(found.matrix, truth, sizes[0]),
+    }
+
+
+def _sequence_folders(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        raise DataError(f"{directory}: not a directory")
+    candidates = [directory, *sorted(p for p in directory.iterdir() if p.is_dir())]
+    return [folder for folder in candidates if (folder / "H_1_2").is_file()]
+
+
+def _image_file(folder: Path, number: int) -> Path:
+    for suffix in _IMAGE_SUFFIXES:
+        if (folder / f"{number}{suffix}").is_file():
+            return folder / f"{number}{suffix}"
+    raise DataError(f"{folder}: no image {number} ({', '.join(_IMAGE_SUFFIXES)})")
+
+
+def _read_matrix(path: Path) -> Float64:
+    try:
+        matrix = np.loadtxt(path, dtype=np.float64)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: expected a 3 x 3 matrix, {error}") from error
+    if matrix.shape != (3, 3) or not np.isfinite(matrix).all():
+        raise DataError(f"{path}: expected a 3 x 3 matrix, found {matrix.shape}")
+    return np.asarray(matrix)

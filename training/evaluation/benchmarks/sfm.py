@@ -1,0 +1,195 @@
+"""Benchmark `sfm`: reconstruct each scene with a model's features, and look at what comes out.
+
+Scenes with known cameras keep their intrinsics fixed, and the camera centres found are compared
+with the true ones after the best similarity transform; others guess and refine a focal length.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pycolmap
+from numpy.typing import NDArray
+
+from matchserve.types import Float64
+from training.data.images import read_image
+from training.data.scenes.scenes import find_scenes as find_plain_scenes
+from training.data.scenes.sfm import (
+    PIXEL_SHIFT,
+    SfmOptions,
+    build_database,
+    run_mapper,
+)
+from training.errors import DataError
+from training.evaluation.cameras import View, find_scenes
+from training.evaluation.predictions import (
+    ImageSet,
+    as_keypoints,
+    cached,
+    describe_all,
+    find_keypoints,
+)
+from training.evaluation.protocol import (
+    BenchmarkResult,
+    Model,
+    ModelResult,
+    Options,
+    digest_files,
+    stamp_of,
+)
+
+FIGURES = (
+    "images",
+    "registered",
+    "points",
+    "observations",
+    "track_length",
+    "reprojection_px",
+    "centre_error",
+)
+
+
+def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
+    """Reconstruct every scene with every model."""
+    scenes = _scenes(data)
+    digests, results = {}, {}
+    for model in models:
+        figures: dict[str, float] = {}
+        samples: dict[str, list[float]] = {name: [] for name in FIGURES}
+        for name, (images, views) in scenes.items():
+            digests[name] = images.digest
+            found = _reconstruct(model, name, images, views, options)
+            for figure in FIGURES:
+                figures[f"{name}: {figure}"] = found[figure]
+                samples[figure].append(found[figure])
+        units = tuple(scenes)
+        results[model.name] = ModelResult(figures, units, units, samples, stamp=model.stamp)
+    protocol = {
+        **options.protocol("max_keypoints", "ratio", "seed"),
+        "matcher": "mutual nearest neighbour, all pairs up to 15 images",
+        "mapper": f"pycolmap {pycolmap.__version__} incremental, COLMAP's defaults",
+        "centre_error": "root mean square after similarity alignment, in the unit of the truth",
+    }
+    return BenchmarkResult("sfm", protocol, stamp_of(**digests), results)
+
+
+def align_similarity(source: Float64, target: Float64) -> tuple[float, Float64, Float64]:
+    """Scale, rotation and translation that bring `source` points (N, 3) nearest to `target`.
+
+    Umeyama's closed form.
+    """
+    middle_s, middle_t = source.mean(axis=0), target.mean(axis=0)
+    centred_s, centred_t = source - middle_s, target - middle_t
+    u, d, vt = np.linalg.svd(centred_t.T @ centred_s / len(source))
+    sign = np.ones(3)
+    sign[2] = np.sign(np.linalg.det(u) * np.linalg.det(vt))
+    rotation = u @ np.diag(sign) @ vt
+    variance = float((centred_s**2).sum() / len(source))
+    scale = float((d * sign).sum() / max(variance, 1e-18))
+    return scale, rotation, np.asarray(middle_t - scale * rotation @ middle_s)
+
+
+def centre_error(found: Mapping[str, Float64], views: Mapping[str, View]) -> float:
+    """Root mean square distance of camera centres after alignment; NaN with fewer than three."""
+    names = sorted(set(found) & set(views))
+    if len(names) < 3:
+        return float("nan")
+    source = np.array([found[name] for name in names])
+    target = np.array([views[name].centre for name in names])
+    scale, rotation, shift = align_similarity(source, target)
+    gap = scale * source @ rotation.T + shift - target
+    return float(np.sqrt((gap**2).sum(axis=1).mean()))
+
+
+def _scenes(data: list[Path]) -> dict[str, tuple[ImageSet, dict[str, View]]]:
+    """Scenes with known cameras, or else folders of images."""
+    try:
+        known = find_scenes(data)
+    except DataError:
+        plain = find_plain_scenes(data)
+        return {name: (_image_set(paths), {}) for name, paths in plain.items()}
+    return {
+        name: (_image_set({k: v.path for k, v in views.items()}), views)
+        for name, views in known.items()
+    }
+
+
+def _image_set(paths: Mapping[str, Path]) -> ImageSet:
+    loaders = {name: partial(read_image, path) for name, path in paths.items()}
+    return ImageSet(loaders, [], digest_files(paths[name] for name in sorted(paths)))
+
+
+def _reconstruct(
+    model: Model, scene: str, images: ImageSet, views: Mapping[str, View], options: Options
+) -> dict[str, float]:
+    stamp = stamp_of(
+        model=model.stamp,
+        data=images.digest,
+        known=bool(views),
+        mapper=2,
+        **options.protocol("max_keypoints", "ratio", "seed"),
+    )
+    path = options.cache / f"sfm-{model.name}-{scene}-{stamp}.npz"
+    folder = options.workspace / f"sfm-{model.name}-{scene}-{stamp}"
+    kept = cached(path, lambda: _map_scene(model, images, views, folder, options))
+    centres = dict(zip(kept["names"].tolist(), kept["centres"], strict=True))
+    figures = dict(zip(FIGURES[:-1], kept["figures"].tolist(), strict=True))
+    return {**figures, "centre_error": centre_error(centres, views)}
+
+
+def _map_scene(
+    model: Model,
+    images: ImageSet,
+    views: Mapping[str, View],
+    folder: Path,
+    options: Options,
+) -> dict[str, NDArray[Any]]:
+    pycolmap.logging.minloglevel = pycolmap.logging.Level.WARNING.value
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    rows = find_keypoints(images, options)
+    keypoints = {name: as_keypoints(rows[name][1:]) for name in images.images}
+    features = describe_all(model, images.images, keypoints)
+    rule = SfmOptions(ratio=options.ratio, seed=options.seed, threads=options.threads or -1)
+    cameras = {name: _known_camera(views[name], features[name].size) for name in views}
+    build_database(folder / "database.db", features, rule, cameras or None)
+    found = run_mapper(folder, rule, refine_intrinsics=not views, has_two_view_points=False)
+    shutil.rmtree(folder, ignore_errors=True)
+    return _summary(found, len(images.images))
+
+
+def _summary(found: Any | None, images: int) -> dict[str, NDArray[Any]]:
+    if found is None:
+        figures = [images, 0, 0, 0, 0.0, float("nan")]
+        return {
+            "names": np.zeros(0, "U1"),
+            "centres": np.zeros((0, 3)),
+            "figures": np.array(figures),
+        }
+    registered = [found.image(i) for i in found.reg_image_ids()]
+    figures = [
+        images,
+        len(registered),
+        found.num_points3D(),
+        found.compute_num_observations(),
+        found.compute_mean_track_length(),
+        found.compute_mean_reprojection_error(),
+    ]
+    return {
+        "names": np.array([image.name for image in registered]),
+        "centres": np.array([image.projection_center() for image in registered]),
+        "figures": np.array(figures, np.float64),
+    }
+
+
+def _known_camera(view: View, size: tuple[int, int]) -> Any:
+    camera = view.camera
+    made = pycolmap.Camera.create_from_model_id(0, pycolmap.CameraModelId.PINHOLE, camera.fx, *size)
+    made.params = [camera.fx, camera.fy, camera.cx + PIXEL_SHIFT, camera.cy + PIXEL_SHIFT]
+    made.has_prior_focal_length = True
+    return made

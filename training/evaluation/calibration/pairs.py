@@ -1,0 +1,223 @@
+"""Pairs of images that are known to show one scene, and pairs that are known not to.
+
+Two images of a scene show the same of it if structure from motion found enough 3D points in both;
+those with fewer are left out, for nobody knows. The fewer points two images share, the likelier
+the pair is chosen: easy neighbours would be most otherwise. A photograph and a generated view of
+it are a pair too. Images of different scenes or photographs are the other kind.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pycolmap
+from numpy.random import Generator
+
+from matchserve.types import Image
+from matchserve.vision.decode import from_array
+from training.data.images import list_images, read_image
+from training.data.photos.views import DEFAULT_LEVELS, render, view_name
+from training.data.scenes.observations import read_cameras, read_points
+from training.data.scenes.scenes import find_scenes
+from training.errors import DataError
+
+Loader = Callable[[], Image]
+_Same = tuple[str, str, str]  # two images and their scene
+
+# Fewer shared points leave it open whether two images of a scene overlap.
+MIN_SHARED_POINTS = 30
+_SHARE_OF_VIEWS = 1 / 3
+_MAX_SIDE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a user may ask for that changes how many matches there are."""
+
+    max_keypoints: int
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePair:
+    """Two images, the scene of each (a photograph is its own), and how they are matched."""
+
+    images: tuple[str, str]
+    scenes: tuple[str, str]
+    setting: Setting
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both show one scene."""
+        return self.scenes[0] == self.scenes[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairSet:
+    """Labelled pairs, how to load the images in them, and the names of the multi-view scenes."""
+
+    images: Mapping[str, Loader]
+    pairs: Sequence[ImagePair]
+    multi_view: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PairOptions:
+    """How many pairs; `same` show one scene, `different_per_same` times as many do not."""
+
+    same: int = 400
+    different_per_same: int = 5
+    settings: tuple[Setting, ...] = field(
+        default=tuple(Setting(n, ratio) for n in (512, 2048) for ratio in (None, 0.85))
+    )
+    seed: int = 0
+
+
+def choose_pairs(
+    scenes: Sequence[Path], workspace: Path, photos: Sequence[Path], options: PairOptions
+) -> PairSet:
+    """Choose pairs among the scenes reconstructed in `workspace` and among photographs.
+
+    Raises:
+        DataError: a folder is missing, a scene was not reconstructed, or there are too few.
+    """
+    rng = np.random.default_rng(options.seed)
+    found = find_scenes(scenes)
+    views = round(options.same * _SHARE_OF_VIEWS) if photos else 0
+    images: dict[str, Loader] = {
+        name: partial(read_image, path) for held in found.values() for name, path in held.items()
+    }
+    same = _scene_pairs(found, workspace, options.same - views, rng)
+    if photos:
+        viewed, view_images = _view_pairs(list_images(photos), views, options.seed, rng)
+        same += viewed
+        images |= view_images
+    if len({scene for *_, scene in same}) < 2:
+        raise DataError("two scenes or photographs are needed to have pairs of different ones")
+    settings = itertools.cycle(options.settings)
+    pairs = [ImagePair((a, b), (scene, scene), next(settings)) for a, b, scene in same]
+    different = _different_pairs(pairs, frozenset(found), options, rng)
+    return PairSet(images, [*pairs, *different], frozenset(found))
+
+
+def shared_points(workspace: Path) -> dict[tuple[str, str], int]:
+    """How many 3D points each pair of registered images of a scene shares.
+
+    Raises:
+        DataError: the scene was not reconstructed there.
+    """
+    sparse = workspace / "sparse"
+    if not (sparse / "points3D.bin").is_file():
+        raise DataError(f"{sparse}: no reconstruction; `data scenes --workspace` makes it")
+    model = pycolmap.Reconstruction(sparse)
+    cameras = read_cameras(model)
+    xyz, seen = read_points(model, cameras)
+    sees = np.zeros((len(xyz), len(cameras)), np.float32)
+    sees[seen[:, 0], seen[:, 1]] = 1
+    shared = sees.T @ sees
+    names = [camera.name for camera in cameras]
+    return {
+        (names[i], names[j]): int(shared[i, j])
+        for i, j in itertools.combinations(range(len(names)), 2)
+    }
+
+
+def _scene_pairs(
+    scenes: Mapping[str, Mapping[str, Path]], workspace: Path, count: int, rng: Generator
+) -> list[_Same]:
+    """About equally many of each scene; the fewer points shared, the likelier."""
+    known: dict[str, dict[tuple[str, str], int]] = {}
+    for scene, images in scenes.items():
+        shared = shared_points(workspace / scene)
+        if not any(name in images for pair in shared for name in pair):
+            raise DataError(f"{workspace / scene}: the reconstruction of other images")
+        known[scene] = {
+            pair: points
+            for pair, points in shared.items()
+            if points >= MIN_SHARED_POINTS and pair[0] in images and pair[1] in images
+        }
+    chosen = []
+    quotas = _equal_shares([len(pairs) for pairs in known.values()], count)
+    for (scene, pairs), quota in zip(known.items(), quotas, strict=True):
+        weight = 1 / np.sqrt(list(pairs.values()))
+        rows = (
+            rng.choice(len(pairs), quota, replace=False, p=weight / weight.sum()) if quota else ()
+        )
+        listed = list(pairs)
+        chosen += [(*listed[row], scene) for row in rows]
+    return chosen
+
+
+def _view_pairs(
+    photos: Mapping[str, Path], count: int, seed: int, rng: Generator
+) -> tuple[list[_Same], dict[str, Loader]]:
+    """Photographs with one generated view each, of any level."""
+    names = list(photos)
+    pairs: list[_Same] = []
+    images: dict[str, Loader] = {}
+    for row in rng.permutation(len(names))[:count]:
+        name = names[row]
+        index = int(rng.integers(len(DEFAULT_LEVELS)))
+        view = view_name(name, index + 1)
+        images[name] = partial(read_image, photos[name], _MAX_SIDE)
+        images[view] = partial(_draw, photos[name], name, index, seed)
+        pairs.append((name, view, name))
+    return pairs, images
+
+
+def _draw(path: Path, name: str, index: int, seed: int) -> Image:
+    grey = read_image(path, _MAX_SIDE).grey
+    drawn = render(grey, name, index + 1, seed=seed, level=DEFAULT_LEVELS[index])
+    return from_array(drawn.grey)
+
+
+def _different_pairs(
+    same: Sequence[ImagePair], multi_view: frozenset[str], options: PairOptions, rng: Generator
+) -> list[ImagePair]:
+    """The images of `same` paired anew across scenes, as often as `options` asks for."""
+    drawn: dict[tuple[str, ...], ImagePair] = {}
+    per_setting = len(same) * options.different_per_same // len(options.settings)
+    kinds = list(itertools.combinations_with_replacement(_pools(same, multi_view), 2))
+    for setting in options.settings:
+        wanted = len(drawn) + per_setting
+        # A small set has fewer pairs than asked for: at some point there are no more.
+        for attempt in range(20 * per_setting):
+            if len(drawn) == wanted:
+                break
+            one, other = (_pick(pool, rng) for pool in kinds[attempt % len(kinds)])
+            key = (*sorted((one[0], other[0])), str(setting))
+            if one[1] != other[1] and key not in drawn:
+                drawn[key] = ImagePair((one[0], other[0]), (one[1], other[1]), setting)
+    return list(drawn.values())
+
+
+_Pool = dict[str, list[str]]
+
+
+def _pools(same: Sequence[ImagePair], multi_view: frozenset[str]) -> list[_Pool]:
+    """Images by scene: those of multi-view ones, then photographs with their views."""
+    pools: tuple[_Pool, _Pool] = ({}, {})
+    for pair in same:
+        pool = pools[0] if pair.scenes[0] in multi_view else pools[1]
+        pool.setdefault(pair.scenes[0], []).extend(pair.images)
+    return [pool for pool in pools if pool]
+
+
+def _pick(pool: _Pool, rng: Generator) -> tuple[str, str]:
+    """An image and its scene; every scene as likely as the others, however many images it has."""
+    scene = list(pool)[rng.integers(len(pool))]
+    return pool[scene][rng.integers(len(pool[scene]))], scene
+
+
+def _equal_shares(available: Sequence[int], count: int) -> list[int]:
+    """Divide `count` equally; what one cannot take goes to those that can."""
+    shares = [0] * len(available)
+    for _ in range(min(count, sum(available))):
+        open_ones = [i for i, most in enumerate(available) if shares[i] < most]
+        shares[min(open_ones, key=lambda i: shares[i])] += 1
+    return shares

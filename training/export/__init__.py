@@ -1,0 +1,1 @@
+"""Export a trained network as a model directory that matchserve serves."""

@@ -1,0 +1,1 @@
+"""Research tools around runs: studies, weight averaging, verification, timing, plots."""

@@ -1,0 +1,148 @@
+"""The training loop: sample, describe, lose, step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from training.runs import distributed
+from training.runs.batches import ahead
+from training.runs.checkpoint import Checkpoints, write_tensors
+from training.errors import NonFiniteLoss
+from training.methods import LossOutput, Pairs
+from training.runs.randomness import Stream, stream_seed, torch_stream
+from training.runs.report import Pace, Reporter
+from training.runs.run import Run, open_run
+from training.runs.schedule import learning_rate
+from training.runs.validation import validate
+
+
+def train(run_dir: Path, run: Run | None = None) -> Path:
+    """Train the recipe in `run_dir`, from its newest checkpoint if there is one.
+
+    Raises:
+        NonFiniteLoss: the loss or a gradient is not finite; the batch is saved.
+        CheckpointError: there are checkpoints and none can be read.
+    """
+    run = run or open_run(run_dir)
+    state, recipe, steps = run.state, run.recipe, run.recipe.run.steps
+    checkpoints = Checkpoints(run_dir / "checkpoints")
+    first = state.step
+    saved_at = time.monotonic()
+    pace = Pace(recipe.run.batch, first)
+    is_first_rank = distributed.rank() == 0
+    with Reporter(run_dir, first=first, steps=steps, is_active=is_first_rank) as reporter:
+        reporter.say(*run.notes)
+        for step, patches, waited in ahead(run.batches.prepare, first, steps):
+            rate = learning_rate(recipe.optim, step, steps)
+            output = train_step(run, step, patches, rate)
+            state.step = step + 1
+            pace.wait(waited)
+            if state.step % recipe.run.log_every == 0 or state.step == steps:
+                figures = {"lr": rate, **figures_of(output), **pace.figures(state.step)}
+                reporter.log(state.step, figures)
+                reporter.advance(state.step, _summary(figures))
+            if state.step % recipe.run.validate_every == 0 or state.step == steps:
+                with pace.pause():
+                    _validate(run, state.step, output, reporter)
+            if is_first_rank and _is_due(run, saved_at):
+                checkpoints.save(state, run.entries)
+                saved_at = time.monotonic()
+        if is_first_rank:
+            checkpoints.save(state, run.entries)
+            write_tensors(run_dir / "final.safetensors", run.network_tensors(), run.entries)
+            (run_dir / "finished").touch()
+    return run_dir
+
+
+def train_step(run: Run, step: int, patches: Tensor, rate: float) -> LossOutput:
+    """Do one step on this rank's `patches` (n, K, 1, S, S); return the loss of the whole batch."""
+    state, recipe = run.state, run.recipe
+    for group in state.optimizer.param_groups:
+        group["lr"] = rate
+    # Dropout is the only user of torch's global generator.
+    torch.manual_seed(stream_seed(recipe.seed, step, Stream.DROPOUT) + distributed.rank())
+    progress = step / recipe.run.steps
+    state.net.train()
+    choice = torch_stream(recipe.seed, step, Stream.CHOICE)
+    chosen = state.sampler.choose(state.net, run.to_device(patches), choice, progress)
+    with torch.autocast(run.device.type, torch.bfloat16, enabled=recipe.run.amp):
+        features = run.features(run.to_device(chosen.patches.transpose(0, 1).flatten(0, 1)))
+    # Anchors and positives go through the network in one pass, apart through the gathering.
+    exact = features.to(torch.get_default_dtype())
+    anchors, positives = (distributed.gather(part) for part in exact.chunk(2))
+    pairs = Pairs(
+        anchors=state.net.apply_head(anchors),
+        positives=state.net.apply_head(positives),
+        generator=torch_stream(recipe.seed, step, Stream.LOSS),
+        progress=progress,
+        weights=chosen.weights,
+        features=torch.cat([anchors, positives]),
+    )
+    output = state.loss(pairs)
+    state.optimizer.zero_grad(set_to_none=True)
+    output.loss.backward()  # type: ignore[no-untyped-call]
+    distributed.sum_gradients(state.net.parameters())
+    _stop_if_not_finite(run, step, output, chosen.patches)
+    state.optimizer.step()
+    state.sampler.observe(output)
+    return output
+
+
+def _stop_if_not_finite(run: Run, step: int, output: LossOutput, patches: Tensor) -> None:
+    gradients = [p.grad for p in run.state.net.parameters() if p.grad is not None]
+    # One number that is not finite as soon as any of them is not.
+    total = torch.stack(torch._foreach_norm(gradients)).sum() + output.loss.detach()
+    if math.isfinite(total.item()):
+        return
+    path = run.directory / f"not-finite-step-{step}-rank-{distributed.rank()}.safetensors"
+    tensors = {"patches": patches, **{f"net.{k}": v for k, v in run.state.net.state_dict().items()}}
+    write_tensors(path, tensors, {**run.entries, "step": step})
+    value = output.loss.detach().item()
+    raise NonFiniteLoss(f"loss {value} or its gradient is not finite at step {step}; see {path}")
+
+
+def _is_due(run: Run, saved_at: float) -> bool:
+    options, step = run.recipe.run, run.state.step
+    if step == options.steps:
+        return False
+    by_step = bool(options.checkpoint_steps) and step % options.checkpoint_steps == 0
+    return by_step or time.monotonic() - saved_at >= 60 * options.checkpoint_minutes
+
+
+def _validate(run: Run, step: int, output: LossOutput, reporter: Reporter) -> None:
+    if not reporter.is_active:
+        return
+    found = validate(run.state.net, run.validation, run.device)
+    reporter.log(step, {f"fpr95/{name}": value for name, value in found.items()})
+    reporter.histogram(step, "distance/positive", output.positive)
+    reporter.histogram(step, "distance/negative", output.negative)
+    text = ", ".join(f"{name} {100 * value:.2f} %" for name, value in found.items())
+    reporter.say(f"step {step}: FPR95 {text}" if text else f"step {step}: no validation store")
+
+
+def figures_of(output: LossOutput) -> dict[str, float]:
+    """Return the figures of a step that are logged."""
+    measured: dict[str, Callable[[], Tensor]] = {
+        "loss": lambda: output.loss.detach(),
+        "positive/mean": output.positive.mean,
+        "positive/std": output.positive.std,
+        "negative/mean": output.negative.mean,
+        "negative/std": output.negative.std,
+        "difference/mean": (output.positive - output.negative).mean,
+        "difference/std": (output.positive - output.negative).std,
+    }
+    figures = {name: value().item() for name, value in measured.items()}
+    return figures | {name: value.item() for name, value in output.scalars.items()}
+
+
+def _summary(figures: dict[str, float]) -> str:
+    return (
+        f"loss {figures['loss']:.4f}  {figures['patches_per_s']:.0f} patches/s  "
+        f"data wait {100 * figures['data_wait']:.0f} %"
+    )
