@@ -1,4 +1,4 @@
-"""`python docs/make_api.py`: writes docs/openapi.json and the reference part of docs/api.md."""
+"""`python docs/make_api.py`: writes docs/openapi.json and the reference part of http-api.md."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def _type(field: dict[str, Any]) -> str:
 
 
 def page(described: dict[str, Any]) -> str:
-    """docs/api.md with its reference part written anew."""
-    head = (DOCS / "api.md").read_text(encoding="utf-8").partition(MARK)[0]
+    """docs/reference/http-api.md with its reference part written anew."""
+    head = (DOCS / "reference" / "http-api.md").read_text(encoding="utf-8").partition(MARK)[0]
     return head + MARK + "\n" + reference(described)
 
 
@@ -94,8 +94,8 @@ def main() -> None:
     """Write both files."""
     described = schema()
     (DOCS / "openapi.json").write_text(schema_text(described), encoding="utf-8")
-    (DOCS / "api.md").write_text(page(described), encoding="utf-8")
-    sys.stdout.write("wrote docs/openapi.json and docs/api.md\n")
+    (DOCS / "reference" / "http-api.md").write_text(page(described), encoding="utf-8")
+    sys.stdout.write("wrote docs/openapi.json and docs/reference/http-api.md\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python docs/make_calibration.py`: writes the figures of docs/calibration.md from the cards."""
+"""`python docs/make_calibration.py`: writes the figures of docs/guides/calibrate.md from the cards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _note(card: ModelCard) -> str:
         if card.name in handcrafted.NAMES
         else shipped_models_dir() / card.name
     )
-    diagram = Path(os.path.relpath(directory / DIAGRAM_FILE, DOCS)).as_posix()
+    diagram = Path(os.path.relpath(directory / DIAGRAM_FILE, DOCS / "guides")).as_posix()
     return (
         f"`{card.name}`: {protocol['same']} pairs of one scene, {protocol['different']} of two, "
         f"from {protocol['scenes']} scenes and {protocol['photographs']} photographs\n"
@@ -54,15 +54,15 @@ def _note(card: ModelCard) -> str:
 
 
 def page() -> str:
-    """docs/calibration.md with its figures written anew."""
-    head = (DOCS / "calibration.md").read_text(encoding="utf-8").partition(MARK)[0]
+    """docs/guides/calibrate.md with its figures written anew."""
+    head = (DOCS / "guides" / "calibrate.md").read_text(encoding="utf-8").partition(MARK)[0]
     return head + MARK + tables()
 
 
 def main() -> None:
     """Write the page."""
-    (DOCS / "calibration.md").write_text(page(), encoding="utf-8")
-    sys.stdout.write("wrote docs/calibration.md\n")
+    (DOCS / "guides" / "calibrate.md").write_text(page(), encoding="utf-8")
+    sys.stdout.write("wrote docs/guides/calibrate.md\n")
 
 
 if __name__ == "__main__":

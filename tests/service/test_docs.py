@@ -27,10 +27,10 @@ def script(name: str) -> ModuleType:
 
 
 def test_the_figures_of_calibration_are_those_of_the_cards() -> None:
-    written = (DOCS / "calibration.md").read_text(encoding="utf-8")
+    written = (DOCS / "guides" / "calibrate.md").read_text(encoding="utf-8")
     assert written == script("make_calibration").page(), "run: python docs/make_calibration.py"
     for diagram in re.findall(r"!\[.*?\]\((.*?)\)", written):
-        assert (DOCS / diagram).is_file()
+        assert (DOCS / "guides" / diagram).is_file()
 
 
 def test_the_committed_schema_and_reference_are_current() -> None:
@@ -38,11 +38,13 @@ def test_the_committed_schema_and_reference_are_current() -> None:
     described = maker.schema()
     hint = "run: python docs/make_api.py"
     assert (DOCS / "openapi.json").read_text(encoding="utf-8") == maker.schema_text(described), hint
-    assert (DOCS / "api.md").read_text(encoding="utf-8") == maker.page(described), hint
+    assert (DOCS / "reference" / "http-api.md").read_text(encoding="utf-8") == maker.page(
+        described
+    ), hint
 
 
 def blocks(language: str) -> list[str]:
-    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "http-api.md").read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 

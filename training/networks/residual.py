@@ -2,7 +2,7 @@
 
 Eleven convolutions of falling kernel size, three average poolings, one linear layer on the
 flattened 4 x 4 map; no normalisation inside and none at the end. Readings of the table that the
-paper leaves open are listed in docs/methods.md.
+paper leaves open are listed in docs/research/methods.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from matchserve.errors import InvalidParameter
 from matchserve.settings import PREFIX, Settings, load_settings, to_environment
 
-OPERATIONS = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).resolve().parents[3] / "docs" / "operations" / "index.md"
 
 
 @pytest.fixture(autouse=True)
