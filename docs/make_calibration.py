@@ -1,4 +1,4 @@
-"""`python docs/make_calibration.py`: writes the figures of docs/guides/calibrate.md from the cards."""
+"""`python docs/make_calibration.py`: writes the figures of calibrate.md from the cards."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 The paper's parts, in its order: angular distance (Eq. 3), auto-focus self weights (Eq. 9, 10), the
 probabilistic margin with a CDF above it (Eq. 11), power adjustment (Eq. 12, 13), statistics by
 exponential moving average (Eq. 14), all joined in a pseudo loss (Eq. 15) whose gradient is the
-modulated one. Where paper and released code disagree, docs/research/methods.md says which is followed.
+modulated one. Where paper and released code disagree, docs/research/methods.md says which is
+followed.
 """
 
 from __future__ import annotations
