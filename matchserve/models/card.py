@@ -6,7 +6,6 @@ without a card, and everything a card promises is checked when the model is load
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from matchserve.errors import MatchServeError, ModelCorrupt, ModelMissing
+from matchserve.files import write_text_whole
 from matchserve.models.calibration import Calibration
 from matchserve.types import DescriptorKind, PatchSpec
 
@@ -93,12 +93,7 @@ def read_card(directory: Path) -> ModelCard:
 def write_card(card: ModelCard, directory: Path) -> Path:
     """Write `card` as `directory/card.json`, indented, whole or not at all; return the path."""
     path = directory / CARD_FILE
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        temporary.write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text_whole(path, card.model_dump_json(indent=2) + "\n")
     return path
 
 

@@ -6,7 +6,6 @@ that is there is right, and scores can be computed again in seconds.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.files import open_whole
 from matchserve.types import Features, Image, Keypoints
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.matching import MatchOptions, match
@@ -99,9 +99,8 @@ def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
             return {name: kept[name] for name in kept.files}
     arrays = make()
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.npz")
-    np.savez_compressed(partial, **arrays)  # type: ignore[arg-type]
-    partial.replace(path)
+    with open_whole(path) as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     return arrays
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
-import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from matchserve.errors import InvalidParameter
+from matchserve.files import WholeDirectory
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, is_model_name, write_card
 from matchserve.models.onnx_model import INPUT, OUTPUT, OnnxDescriptor, sha256_hex
 from matchserve.types import PatchSpec, UInt8
@@ -232,29 +231,26 @@ def write_model(
     trained: Trained, data: bytes, out: Path, text: CardText | None = None
 ) -> tuple[ModelCard, Parity]:
     """Write, load and compare a model of the trained network; name it only if it agrees."""
-    temporary = prepare_directory(out)
-    try:
+    with model_directory(out) as temporary:
         golden = trained.describe(trained.samples[:GOLDEN_PATCHES])
         card = fill_directory(
             trained, data, temporary, name=out.name, golden=golden, text=text or CardText()
         )
         parity = compare(trained, OnnxDescriptor(temporary, provider="cpu"))
-        temporary.rename(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return card, parity
 
 
-def prepare_directory(out: Path) -> Path:
-    """Return an empty directory beside `out`, which must be free and of a legal name."""
+def model_directory(out: Path) -> WholeDirectory:
+    """Start the model directory `out`; it gets its name when the `with` block ends.
+
+    Raises:
+        ExportRefused: `out` exists, or its last part is not a valid model name.
+    """
     if not is_model_name(out.name):
         raise ExportRefused(f"{out.name!r} is no model name: lower case, digits, dot, dash")
     if out.exists():
         raise ExportRefused(f"{out}: already there; remove it first")
-    temporary = out.parent / f".{out.name}.{os.getpid()}.partial"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    return temporary
+    return WholeDirectory(out)
 
 
 def fill_directory(

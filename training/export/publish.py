@@ -15,12 +15,12 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
+from matchserve.files import write_text_whole
 from matchserve.models.card import CARD_FILE, ModelCard, read_card, write_card
 from matchserve.models.handcrafted import NAMES as HANDCRAFTED
 from training.errors import DataError
 from training.evaluation.protocol import BenchmarkResult, ModelResult, model_stamp
 from training.evaluation.tables import read_json, to_markdown
-from training.runs.files import write_text_whole
 
 PAGE = "README.md"
 TABLES = "<!-- Made by `python -m training publish` from the cards: edit above this line only. -->"

@@ -8,7 +8,6 @@ network can fail completely without any error, so the file is gated on what it d
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from training.export.export import (
     CardText,
     Trained,
     fill_directory,
-    prepare_directory,
+    model_directory,
     quiet,
     reference,
     to_onnx,
@@ -74,8 +73,7 @@ def export_int8(
         raise ExportRefused("bits are exact or wrong: a binary model is not quantised")
     text = text or CardText()
     data = quantise(to_onnx(trained.net, trained.spec), trained.samples[:CALIBRATION_PATCHES])
-    temporary = prepare_directory(out)
-    try:
+    with model_directory(out) as temporary:
         card = fill_directory(
             trained,
             data,
@@ -86,9 +84,6 @@ def export_int8(
         )
         loss = measure(trained, OnnxDescriptor(temporary, provider="cpu"), validation)
         check(loss, gate or Gate())
-        temporary.rename(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return card, loss
 
 

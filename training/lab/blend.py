@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from matchserve.files import write_text_whole
 from training.errors import CheckpointError
 from training.networks import DescriptorNet
 from training.runs.checkpoint import start_network, write_tensors
-from training.runs.files import write_text_whole
 from training.runs.run import (
     BLEND_ENTRY,
     RECIPE_FILE,

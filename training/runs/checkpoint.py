@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from training.networks import published as served
 from training.errors import CheckpointError
-from training.runs.files import sweep, write_whole
+from matchserve.files import remove_leftovers, write_whole
 from training.methods.contract import PairLoss
 from training.networks.layers import DescriptorNet, SpanningConv
 from training.networks.narrow import is_narrower, narrowed
@@ -125,7 +125,7 @@ class Checkpoints:
 
     def sweep(self) -> None:
         """Remove what interrupted saves left."""
-        sweep(self.directory)
+        remove_leftovers(self.directory)
 
     def save(self, state: TrainState, entries: Mapping[str, Any]) -> Path:
         """Write the state and drop all but the last two."""

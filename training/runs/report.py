@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from training.runs.files import write_text_whole
+from matchserve.files import write_text_whole
 
 LOG_FILE = "log.jsonl"
 

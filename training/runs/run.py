@@ -27,7 +27,7 @@ from training.runs.checkpoint import (
 from training.data.store.sources import open_sources
 from training.data.store.store import PatchStore, spec_to_json
 from training.errors import CheckpointError, RecipeError
-from training.runs.files import sweep, write_text_whole, write_whole
+from matchserve.files import remove_leftovers, write_text_whole, write_whole
 from training.methods import METHODS
 from training.networks import build_network
 from training.runs.randomness import Stream, numpy_stream, stream_seed
@@ -227,7 +227,7 @@ def _restore(
     if not distributed.rank():
         # By now every rank has met, so nothing that is being written is taken away.
         checkpoints.sweep()
-        sweep(run_dir)
+        remove_leftovers(run_dir)
     stored, skipped = checkpoints.newest()
     notes = [f"skipped a damaged checkpoint: {message}" for message in skipped]
     if stored is None:

@@ -7,8 +7,6 @@ trained on, they choose between models, so that the public sequences need not.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from matchserve.files import WholeDirectory
 from matchserve.types import UInt8
 from training.data.images import list_images, read_image
 from training.data.parallel import in_processes
@@ -82,15 +81,13 @@ def write_sequences(
         raise DataError(f"{missing[0]}: no such photograph in the folders given")
     chosen = images if only is None else {name: images[name] for name in only}
     folders = _folder_names(chosen)
-    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
-    tasks = [_Task(name, path, partial / folders[name], options) for name, path in chosen.items()]
-    try:
+    with WholeDirectory(output) as temporary:
+        tasks = [
+            _Task(name, path, temporary / folders[name], options) for name, path in chosen.items()
+        ]
         written = sum(in_processes(_write, tasks, workers=workers, label="photographs"))
         if not written:
             raise DataError(f"no photograph is as long as {options.min_length} pixels")
-        partial.rename(output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return written
 
 

@@ -24,6 +24,7 @@ import numpy as np
 import pycolmap
 from numpy.typing import NDArray
 
+from matchserve.files import write_text_whole
 from matchserve.models.registry import load_descriptor
 from matchserve.types import Features, Keypoints
 from matchserve.vision.keypoints import DetectOptions, detect
@@ -85,7 +86,7 @@ def reconstruct(images: Mapping[str, Path], workspace: Path, options: SfmOptions
         write_keypoints(workspace / "features.npz", {n: f.keypoints for n, f in features.items()})
         build_database(workspace / "database.db", features, options)
         run_mapper(workspace, options)
-        (workspace / "done.json").write_text(json.dumps(stamp), encoding="utf-8")
+        write_text_whole(workspace / "done.json", json.dumps(stamp))
     return read_scene(workspace)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from matchserve.files import write_text_whole
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from training.data.photos.views import split_view_name
 from training.data.store.difficulty import Pairs, pairs_fpr95, sample_pairs
@@ -67,7 +68,7 @@ def report_store(path: Path) -> StoreReport:
         sift_fpr95_by_level=_by_level(store, sift),
     )
     text = json.dumps({**asdict(report), "digest": store.digest}, indent=1)
-    (path / REPORT_FILE).write_text(text + "\n", encoding="utf-8")
+    write_text_whole(path / REPORT_FILE, text + "\n")
     return report
 
 

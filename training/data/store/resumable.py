@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.files import write_text_whole
 from matchserve.types import PatchSpec, UInt8
 from training.data.store.writer import StoreWriter
 from training.errors import DataError
@@ -60,10 +61,8 @@ class Resumable:
         """Put patches at rows from `start`; `step` steps are then done."""
         self._pixels[start : start + len(patches)] = patches
         self._pixels.flush()
-        state = self._folder / "state.json"
-        partial = state.with_suffix(".partial")
-        partial.write_text(json.dumps({**self._stamp, "done": step}), encoding="utf-8")
-        partial.replace(state)
+        state = json.dumps({**self._stamp, "done": step})
+        write_text_whole(self._folder / "state.json", state)
         self.done = step
 
     def finish(self, spec: PatchSpec, rows: StoreRows, *, made_by: str, notes: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from matchserve.files import write_whole
 from matchserve.types import UInt8
 from training.data.store.store import PatchStore
 
@@ -35,7 +36,7 @@ def write_sheet(path: Path, sheet: UInt8) -> None:
     """Write a sheet as PNG."""
     _, data = cv2.imencode(".png", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.tobytes())
+    write_whole(path, data.tobytes())
 
 
 def _strip(store: PatchStore, position: int, per_class: int) -> UInt8:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
@@ -18,6 +16,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter
+from matchserve.files import WholeDirectory
 from matchserve.types import PatchSpec, UInt8
 from training.data.store.store import (
     FORMAT_VERSION,
@@ -43,10 +42,8 @@ class StoreWriter:
         self.spec = spec
         self._made_by, self._notes = made_by, notes
         self._refuse_existing()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._temp = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        shutil.rmtree(self._temp, ignore_errors=True)
-        self._temp.mkdir()
+        self._directory = WholeDirectory(self.path)
+        self._temp = self._directory.temporary
         self._file: BinaryIO = (self._temp / PATCHES_FILE).open("wb")
         self._header_bytes = self._file.write(_header(0, spec.size))
         self._count = 0
@@ -106,7 +103,7 @@ class StoreWriter:
         """Complete the store and give it its name; called by leaving the `with` block.
 
         Raises:
-            DataError: nothing was added, or something of that name appeared meanwhile.
+            DataError: nothing was added, the disk is full, or the path exists by now.
         """
         try:
             self._finish()
@@ -120,22 +117,20 @@ class StoreWriter:
             raise DataError(f"{self.path}: nothing to write, no class was added")
         self._file.seek(0)
         self._file.write(_header(self._count, self.spec.size))
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
         self._write_small_files()
         self._refuse_existing()
         try:
-            self._temp.rename(self.path)
+            self._directory.publish()
         except OSError as error:
-            raise DataError(f"{self.path}: cannot get its name ({error.strerror})") from error
+            raise DataError(f"{self.path}: cannot be written ({error.strerror})") from error
 
     def discard(self) -> None:
         """Remove everything written so far."""
         # A full disk makes closing fail too, by what is still to be flushed.
         with suppress(OSError):
             self._file.close()
-        shutil.rmtree(self._temp, ignore_errors=True)
+        self._directory.discard()
 
     def __enter__(self) -> StoreWriter:
         return self

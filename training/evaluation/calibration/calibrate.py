@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from matchserve.files import write_text_whole
 from matchserve.models import handcrafted
 from matchserve.models.calibration import (
     CALIBRATION_FILE,
@@ -34,7 +35,6 @@ from training.evaluation.calibration.fit import (
 from training.evaluation.calibration.judge import figures, reliability
 from training.evaluation.calibration.measure import Measured, measure_pairs
 from training.evaluation.calibration.pairs import MIN_SHARED_POINTS, PairSet
-from training.runs.files import write_text_whole
 
 KINDS: tuple[CalibratedKind, ...] = get_args(CalibratedKind)
 _DIGITS = 5

@@ -22,7 +22,7 @@ from training.runs.checkpoint import (
 from training.data.photos.synthetic import write_synthetic
 from training.errors import CheckpointError, RecipeError
 from training.export.export import Trained, export
-from training.runs.files import write_text_whole
+from matchserve.files import write_text_whole
 from training.runs.loop import train
 from training.runs.report import Reporter, read_log
 from training.runs.run import create_run, open_run, read_recipe
