@@ -45,8 +45,7 @@ def train(
     out: Annotated[Path, typer.Option("--out", help="Where runs are kept.")] = Path("runs"),
 ) -> None:
     """Train a recipe; the same command goes on where it was stopped."""
-    from matchserve.engine.memory import keep_freed
-    from training.runs import distributed
+    from matchserve.memory import keep_freed
     from training.runs.loop import train as train_run
     from training.runs.recipe import load_recipe
     from training.runs.run import (
@@ -55,6 +54,7 @@ def train(
         create_run,
         read_recipe,
     )
+    from training.runtime import distributed
 
     if (Path(recipe) / RECIPE_FILE).exists():
         if overrides:
@@ -84,7 +84,7 @@ def study(
     out: Annotated[Path, typer.Option("--out", help="Where its runs and models are kept.")],
 ) -> None:
     """Train variants of one recipe and export them, to be measured side by side."""
-    from matchserve.engine.memory import keep_freed
+    from matchserve.memory import keep_freed
     from training.lab.study import load_study, run_study
 
     keep_freed()
@@ -150,11 +150,11 @@ def export(
     notes: Annotated[str, typer.Option(help="Anything else, for the card.")] = "",
 ) -> None:
     """Write a run's network as a model that matchserve serves, after comparing the two."""
-    from training.data.store.sources import open_sources
     from training.export.export import CardText
     from training.export.export import export as export_run
     from training.export.quantise import Gate, export_int8
     from training.runs.run import read_recipe
+    from training.runs.sources import open_sources
     from training.runs.validation import validation_sets
 
     text = CardText(licence, method, tuple(trained_on or ()), notes)
@@ -261,7 +261,7 @@ def bench(
     """Time the training loop against bare forward, backward and step."""
     import tempfile
 
-    from matchserve.engine.memory import keep_freed
+    from matchserve.memory import keep_freed
     from training.lab.bench import measure
     from training.runs.recipe import load_recipe
 

@@ -19,8 +19,9 @@ from matchserve.api import kserve, openapi, routes, routes_info
 from matchserve.api.errors import from_http_exception, problem_response
 from matchserve.api.middleware import RequestContext
 from matchserve.api.service import Service
-from matchserve.engine.memory import IdleWatch, return_freed
+from matchserve.engine.idle import IdleWatch
 from matchserve.errors import CapacityError, InvalidParameter, MatchServeError
+from matchserve.memory import return_freed
 from matchserve.settings import Settings, load_settings
 
 LAG_PERIOD_S = 0.25

@@ -23,8 +23,8 @@ from uvicorn.supervisors import multiprocess
 from matchserve.api import logs
 from matchserve.api.app import create_app
 from matchserve.api.protocol import DeadlineProtocol, set_deadlines
-from matchserve.engine.memory import share_heaps
 from matchserve.errors import MatchServeError, ModelError
+from matchserve.memory import share_heaps
 from matchserve.settings import Settings, load_settings, to_environment
 
 MAX_HEADER_BYTES = 65_536

@@ -127,7 +127,7 @@ def sequences(
     """Homography sequences of photographs under synthetic views, for `evaluate`."""
     from training.data.photos.sequences import SequenceOptions, write_sequences
     from training.data.store.divide import used_scenes
-    from training.data.store.store import PatchStore
+    from training.data.store.reader import PatchStore
 
     options = SequenceOptions(_words(levels), seed=seed, min_length=min_length, max_side=max_side)
     names = None if only is None else used_scenes(PatchStore.open(only))
@@ -172,8 +172,8 @@ def split(
 ) -> None:
     """Hold out whole scenes; a scene is never on both sides."""
     from training.data.store.divide import random_scenes, split_store
+    from training.data.store.reader import PatchStore
     from training.data.store.report import report_store
-    from training.data.store.store import PatchStore
 
     if (scene is None) == (count is None):
         raise DataError("a split needs either --scene, once or more, or --count")
@@ -190,8 +190,8 @@ def show(
     seed: Annotated[int, typer.Option(help="Of the choice.")] = 0,
 ) -> None:
     """A contact sheet of random classes, to be looked at."""
+    from training.data.store.reader import PatchStore
     from training.data.store.sheet import contact_sheet, write_sheet
-    from training.data.store.store import PatchStore
 
     write_sheet(output, contact_sheet(PatchStore.open(store), classes=classes, seed=seed))
 

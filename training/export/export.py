@@ -32,13 +32,13 @@ from matchserve.models.onnx_model import INPUT, OUTPUT, OnnxDescriptor, sha256_h
 from matchserve.types import PatchSpec, UInt8
 from training.errors import ExportRefused
 from training.export.pooling import (
-    DOMAIN_ENTRY,
     TwoDomains,
     mean_of_domains,
     wider,
 )
 from training.networks import DescriptorNet, build_network
 from training.networks.folding import folded
+from training.networks.published import DOMAIN_ENTRY
 from training.runs.checkpoint import load_network_weights, read_network
 from training.runs.recipe import Recipe
 from training.runs.report import read_log

@@ -15,9 +15,6 @@ from torch.nn import functional
 
 from matchserve.types import PatchSpec
 
-# The entry of a card's recipe that says how much larger the second domain is, if there is one.
-DOMAIN_ENTRY = "domain_size"
-
 
 class TwoDomains(nn.Module):
     """Patches of `outer` samples to their middle of `inner`, and to all of it in as many.

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.data.store.sources import open_sources
 from training.errors import DataError
 from training.methods import METHODS
 from training.methods.cdf import DynamicSoftMargin, MovingHistogram
@@ -19,6 +18,7 @@ from training.runs.checkpoint import load_network_weights, read_network
 from training.runs.recipe import Recipe
 from training.runs.report import read_log
 from training.runs.run import read_recipe
+from training.runs.sources import open_sources
 from training.runs.validation import describe, validation_sets
 
 _CURVES = (

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matchserve.models.handcrafted import HandcraftedDescriptor
-from training.data.store.sources import open_source
 from training.errors import RecipeError
 from training.runs.loop import train
 from training.runs.recipe import Recipe, Source, recipe_from_table
 from training.runs.report import read_log
 from training.runs.run import create_run
+from training.runs.sources import open_source
 from training.runs.toml import nearest
 from training.runs.validation import ValidationSet
 

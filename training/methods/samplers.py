@@ -18,13 +18,13 @@ from training.methods.adasample import exponent, pair_weights, positive_probabil
 from training.methods.contract import LossOutput
 from training.methods.losses import angle, row_distance
 from training.networks.layers import DescriptorNet
-from training.runs import distributed
 from training.runs.ranges import (
     Positive,
     Range,
     Rate,
     Share,
 )
+from training.runtime import distributed
 
 Order = Literal["replacement", "epoch", "neighbours", "mixed"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.runs import distributed
+from training.runtime import distributed
 
 Head = Literal["unit", "binary", "linear"]
 

@@ -13,9 +13,11 @@ from matchserve.errors import ModelError
 from matchserve.models.card import MODEL_FILE, read_card
 from matchserve.models.onnx_model import sha256_hex
 from training.errors import CheckpointError
-from training.export.pooling import DOMAIN_ENTRY
 from training.networks import NetworkOptions, build_network
 from training.networks.folding import unfolded
+
+# The card's recipe entry with the size ratio of the second domain of a model that pools two.
+DOMAIN_ENTRY = "domain_size"
 
 
 def is_model(source: Path) -> bool:

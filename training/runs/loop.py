@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from training.runs import distributed
+from training.runtime import distributed
 from training.runs.batches import ahead
 from training.runs.checkpoint import Checkpoints, write_tensors
 from training.errors import NonFiniteLoss
 from training.methods import LossOutput, Pairs
-from training.runs.randomness import Stream, stream_seed, torch_stream
+from training.runtime.randomness import Stream, stream_seed, torch_stream
 from training.runs.report import Pace, Reporter
 from training.runs.run import Run, open_run
 from training.runs.schedule import learning_rate

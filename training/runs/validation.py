@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from matchserve.types import Float32, UInt8
 from training.data.store.pairs import LabelledPairs, sample_pairs
-from training.data.store.store import PatchStore
-from training.evaluation.metrics import fpr95
+from training.data.store.reader import PatchStore
+from training.metrics.patch_pairs import fpr95
 from training.networks.layers import DescriptorNet
 
 _BLOCK = 1024

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from training.data.photos.synthetic import ensure_synthetic
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -15,7 +15,7 @@ def _one_thread() -> None:
 def heaps_kept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Commands tell the C library to return nothing: for a process of their own, not for this."""
     calls: list[str] = []
-    monkeypatch.setattr("matchserve.engine.memory.keep_freed", lambda: calls.append("kept"))
+    monkeypatch.setattr("matchserve.memory.keep_freed", lambda: calls.append("kept"))
     return calls
 
 

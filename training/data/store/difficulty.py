@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from matchserve.types import Bool
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 from training.errors import DataError
-from training.evaluation.metrics import fpr95
+from training.metrics.patch_pairs import fpr95
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from training.data.store.notes import raw_notes
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 from training.data.store.writer import StoreWriter
 from training.errors import DataError
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from training.data.store.store import JSON_FILE
+from training.data.store.reader import JSON_FILE
 from training.errors import DataError
 
 

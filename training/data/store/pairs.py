@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.types import Bool, UInt8
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 from training.errors import DataError
 
 _SEED = 9500

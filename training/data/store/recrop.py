@@ -22,7 +22,7 @@ from training.data.scenes.observations import Int64
 from training.data.scenes.scenes import find_scenes
 from training.data.store.divide import used_scenes
 from training.data.store.notes import raw_notes, read_notes
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 from training.data.store.writer import StoreWriter
 from training.errors import DataError
 

@@ -14,7 +14,7 @@ from matchserve.models.handcrafted import HandcraftedDescriptor
 from training.data.photos.views import split_view_name
 from training.data.store.difficulty import Pairs, pairs_fpr95, sample_pairs
 from training.data.store.notes import read_notes
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 
 REPORT_FILE = "report.json"
 PAIRS = 20_000

@@ -9,7 +9,7 @@ import numpy as np
 
 from matchserve.files import write_whole
 from matchserve.types import UInt8
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 
 PATCH_PX = 48
 _GAP = 4

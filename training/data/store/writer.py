@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from matchserve.errors import InvalidParameter
 from matchserve.files import WholeDirectory
 from matchserve.types import PatchSpec, UInt8
-from training.data.store.store import (
+from training.data.store.reader import (
     FORMAT_VERSION,
     JSON_FILE,
     PATCHES_FILE,

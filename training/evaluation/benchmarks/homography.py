@@ -21,7 +21,7 @@ from training.evaluation.protocol import (
     Options,
     digest_files,
 )
-from training.evaluation.scores import (
+from training.metrics.image_pairs import (
     corner_error,
     error_auc,
     mutually_nearest,

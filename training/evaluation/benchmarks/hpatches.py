@@ -21,7 +21,6 @@ from training.data.public.hpatches import (
     VerificationLists,
 )
 from training.evaluation.benchmarks.pairs import row_distance
-from training.evaluation.metrics import average_precision
 from training.evaluation.predictions import cached
 from training.evaluation.protocol import (
     BenchmarkResult,
@@ -30,6 +29,7 @@ from training.evaluation.protocol import (
     Options,
     stamp_of,
 )
+from training.metrics.patch_pairs import average_precision
 
 POSITIVE_SHARE = 0.2
 _BLOCK = 100_000

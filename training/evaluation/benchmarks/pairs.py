@@ -24,9 +24,8 @@ from matchserve.types import Bool, Float32
 from matchserve.vision.matching import mutual_nn
 from training.data.public.phototour import PAIR_FILE, PhotoTour
 from training.data.store.difficulty import Pairs, sample_pairs
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 from training.errors import DataError
-from training.evaluation.metrics import fpr95
 from training.evaluation.predictions import cached
 from training.evaluation.protocol import (
     BenchmarkResult,
@@ -35,6 +34,7 @@ from training.evaluation.protocol import (
     Options,
     stamp_of,
 )
+from training.metrics.patch_pairs import fpr95
 
 PAIRS = 100_000
 # Fewer pairs of one scene do not give an FPR95 worth comparing.

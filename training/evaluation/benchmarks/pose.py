@@ -22,7 +22,7 @@ from training.evaluation.protocol import (
     digest_files,
     stamp_of,
 )
-from training.evaluation.scores import (
+from training.metrics.image_pairs import (
     direction_error_deg,
     epipolar_ok,
     error_auc,

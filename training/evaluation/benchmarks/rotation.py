@@ -23,7 +23,7 @@ from training.evaluation.protocol import (
     Options,
     digest_files,
 )
-from training.evaluation.scores import mutually_nearest, transfer_error
+from training.metrics.image_pairs import mutually_nearest, transfer_error
 
 ANGLES_DEG = tuple(range(0, 360, 15))
 OCTAVES = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0)

@@ -21,10 +21,10 @@ from training.data.store.divide import (
     used_scenes,
 )
 from training.data.store.notes import read_notes
+from training.data.store.reader import PatchStore
 from training.data.store.recrop import recrop
 from training.data.store.report import report_store, scene_table
 from training.data.store.sheet import contact_sheet, write_sheet
-from training.data.store.store import PatchStore
 from training.errors import DataError
 
 OPTIONS = PhotoOptions(

@@ -22,7 +22,7 @@ from training.data.public.phototour import (
     import_phototour,
     reduced,
 )
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 from training.errors import DataError
 
 PATCHES = 300  # a full sheet and a padded one

@@ -27,7 +27,7 @@ from training.data.scenes.tracks import (
     joined,
     most_different,
 )
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 from training.errors import DataError
 
 

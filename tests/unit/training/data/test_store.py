@@ -6,7 +6,7 @@ import pytest
 
 from matchserve.errors import InvalidParameter
 from matchserve.types import PatchSpec
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 from training.data.store.writer import StoreWriter, _header
 from training.errors import DataError
 

@@ -13,7 +13,7 @@ from training.evaluation.benchmarks.hpatches import (
     verification,
 )
 from training.evaluation.benchmarks.pairs import row_distance
-from training.evaluation.metrics import average_precision
+from training.metrics.patch_pairs import average_precision
 
 NAMES = ["v_two", "i_one"]
 LENGTHS = [30, 20]

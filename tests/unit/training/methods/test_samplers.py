@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 from training.methods import LossOutput
 from training.methods.samplers import (
     SAMPLERS,

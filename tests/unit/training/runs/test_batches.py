@@ -20,11 +20,11 @@ from training.runs.batches import (
     shares_of,
 )
 from training.data.store.pairs import sample_pairs
-from training.data.store.sources import open_source, open_sources
-from training.data.store.store import PatchStore
+from training.runs.sources import open_source, open_sources
+from training.data.store.reader import PatchStore
 from training.data.photos.synthetic import ensure_synthetic, write_synthetic
 from training.errors import DataError
-from training.runs.randomness import Stream, numpy_stream, torch_stream
+from training.runtime.randomness import Stream, numpy_stream, torch_stream
 from training.runs.recipe import Source
 from training.runs.validation import ValidationSet
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from training.evaluation.benchmarks.sfm import align_similarity
-from training.evaluation.scores import (
+from training.metrics.image_pairs import (
     apply_homography,
     corner_error,
     direction_error_deg,

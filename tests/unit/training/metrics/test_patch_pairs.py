@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from matchserve.errors import InvalidParameter
-from training.evaluation.metrics import (
+from training.metrics.patch_pairs import (
     average_precision,
     fpr95,
     fpr95_hynet,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from training.data.photos.synthetic import ensure_synthetic
-from training.data.store.store import PatchStore
+from training.data.store.reader import PatchStore
 from training.errors import DataError
 from training.runs.recipe import Source
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from matchserve.api import app as application
-from matchserve.engine.memory import IdleWatch, return_freed
+from matchserve.memory import return_freed
 from tests.in_process import served
 
 BLOCK = 100_000  # below the size from which the C library maps every block by itself
@@ -49,7 +49,7 @@ def test_freed_memory_is_returned() -> None:
 AGAIN_AND_AGAIN = """
 import resource, sys
 import numpy as np
-from matchserve.engine.memory import keep_freed
+from matchserve.memory import keep_freed
 if sys.argv[1] == "kept":
     keep_freed()
 def faults():
@@ -71,18 +71,6 @@ def faults_of_a_block_asked_for_again(heap: str) -> int:
 def test_kept_memory_is_not_mapped_again() -> None:
     assert faults_of_a_block_asked_for_again("kept") < 10
     assert faults_of_a_block_asked_for_again("mapped") > 40
-
-
-def test_idle_is_said_once_and_only_after_work() -> None:
-    now = 0.0
-    watch = IdleWatch(5.0, clock=lambda: now)
-    assert not watch.has_become_idle(is_busy=False)
-    assert not watch.has_become_idle(is_busy=True)
-    now = 4.0
-    assert not watch.has_become_idle(is_busy=False)
-    now = 5.0
-    assert watch.has_become_idle(is_busy=False)
-    assert not watch.has_become_idle(is_busy=False)
 
 
 def test_an_idle_service_returns_memory(monkeypatch: pytest.MonkeyPatch) -> None:

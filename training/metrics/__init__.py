@@ -1,0 +1,1 @@
+"""Metrics as pure functions on arrays, and the registry that gives each a unit and a direction."""

@@ -1,0 +1,1 @@
+"""Train a recipe: batches, the loop, checkpoints, validation and reports."""

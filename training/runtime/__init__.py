@@ -1,0 +1,1 @@
+"""Random generators and process groups: what every step of a run needs, whatever the method."""
