@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from matchserve.types import Bool, UInt8
-from training.runtime import distributed
-from training.runs.augment import AugmentOptions, augment
 from training.data.store.reader import Int64, PatchStore
 from training.errors import DataError
-from training.runtime.randomness import Stream, numpy_stream
 from training.methods.samplers import Order
+from training.runs.augment import AugmentOptions, augment
+from training.runtime import distributed
+from training.runtime.randomness import Stream, numpy_stream
 
 T = TypeVar("T")
 

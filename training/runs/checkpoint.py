@@ -20,14 +20,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from training.networks import published as served
-from training.errors import CheckpointError
 from matchserve.files import remove_leftovers, write_whole
+from training.errors import CheckpointError
 from training.methods.contract import PairLoss
+from training.methods.samplers import Sampler
+from training.networks import published as served
 from training.networks.layers import DescriptorNet, SpanningConv
 from training.networks.narrow import is_narrower, narrowed
 from training.networks.widen import is_wider, widened
-from training.methods.samplers import Sampler
 
 KEPT = 2
 _NAME = re.compile(r"step-(\d{9})\.safetensors")

@@ -10,16 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from training.runtime import distributed
-from training.runs.batches import ahead
-from training.runs.checkpoint import Checkpoints, write_tensors
 from training.errors import NonFiniteLoss
 from training.methods import LossOutput, Pairs
-from training.runtime.randomness import Stream, stream_seed, torch_stream
+from training.runs.batches import ahead
+from training.runs.checkpoint import Checkpoints, write_tensors
 from training.runs.report import Pace, Reporter
 from training.runs.run import Run, open_run
 from training.runs.schedule import learning_rate
 from training.runs.validation import validate
+from training.runtime import distributed
+from training.runtime.randomness import Stream, stream_seed, torch_stream
 
 
 def train(run_dir: Path, run: Run | None = None) -> Path:

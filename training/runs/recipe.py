@@ -15,12 +15,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from training.runs.augment import AugmentOptions
 from training.errors import RecipeError
 from training.methods import METHODS
 from training.methods.adasample import AdaSampleOptions
+from training.methods.samplers import (
+    SAMPLERS,
+    AdaSampleSamplerOptions,
+    SamplerOptions,
+    UniformOptions,
+)
 from training.methods.sdgm import SdgmOptions
 from training.networks import NETWORKS, NetworkOptions
+from training.runs.augment import AugmentOptions
 from training.runs.ranges import (
     Count,
     CountOrNone,
@@ -28,12 +34,6 @@ from training.runs.ranges import (
     Positive,
     Range,
     range_problems,
-)
-from training.methods.samplers import (
-    SAMPLERS,
-    AdaSampleSamplerOptions,
-    SamplerOptions,
-    UniformOptions,
 )
 from training.runs.schedule import OptimOptions
 from training.runs.toml import (

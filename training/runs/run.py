@@ -14,8 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from matchserve.files import remove_leftovers, write_text_whole, write_whole
 from matchserve.types import UInt8
-from training.runtime import distributed
+from training.data.store.reader import PatchStore, spec_to_json
+from training.errors import CheckpointError, RecipeError
+from training.methods import METHODS
+from training.methods.samplers import SAMPLERS, AdaSampleSamplerOptions
+from training.networks import build_network
 from training.runs.batches import Batches, shares_of
 from training.runs.checkpoint import (
     Checkpoints,
@@ -24,18 +29,13 @@ from training.runs.checkpoint import (
     read_tensors,
     start_network,
 )
-from training.runs.sources import open_sources
-from training.data.store.reader import PatchStore, spec_to_json
-from training.errors import CheckpointError, RecipeError
-from matchserve.files import remove_leftovers, write_text_whole, write_whole
-from training.methods import METHODS
-from training.networks import build_network
-from training.runtime.randomness import Stream, numpy_stream, stream_seed
 from training.runs.recipe import Recipe, check_recipe, parse_recipe
-from training.methods.samplers import SAMPLERS, AdaSampleSamplerOptions
 from training.runs.schedule import build_optimizer
+from training.runs.sources import open_sources
 from training.runs.toml import read_toml
 from training.runs.validation import ValidationSet, validation_sets
+from training.runtime import distributed
+from training.runtime.randomness import Stream, numpy_stream, stream_seed
 
 RECIPE_FILE = "recipe.toml"
 SAMPLES_FILE = "samples.npy"

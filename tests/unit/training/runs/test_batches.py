@@ -4,9 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.unit.training.tiny_runs import tiny
 
 from matchserve.models.handcrafted import HandcraftedDescriptor
+from tests.unit.training.tiny_runs import tiny
+from training.data.photos.synthetic import ensure_synthetic, write_synthetic
+from training.data.store.pairs import sample_pairs
+from training.data.store.reader import PatchStore
+from training.errors import DataError
 from training.runs.augment import (
     AugmentOptions,
     augment,
@@ -19,14 +23,10 @@ from training.runs.batches import (
     pick_members,
     shares_of,
 )
-from training.data.store.pairs import sample_pairs
-from training.runs.sources import open_source, open_sources
-from training.data.store.reader import PatchStore
-from training.data.photos.synthetic import ensure_synthetic, write_synthetic
-from training.errors import DataError
-from training.runtime.randomness import Stream, numpy_stream, torch_stream
 from training.runs.recipe import Source
+from training.runs.sources import open_source, open_sources
 from training.runs.validation import ValidationSet
+from training.runtime.randomness import Stream, numpy_stream, torch_stream
 
 
 def batches(stores: list[PatchStore], **changes) -> Batches:

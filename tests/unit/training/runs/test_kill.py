@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.unit.training.runs.test_loop import weights_digest
 from tests.unit.training.tiny_runs import tiny
-
 from training.runs.checkpoint import Checkpoints
 
 HERE = Path(__file__).parent

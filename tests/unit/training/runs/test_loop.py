@@ -6,13 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from tests.unit.training.tiny_runs import (
     Stopped,
     new_run,
     stop_at,
     tiny,
 )
-
+from training.errors import CheckpointError, NonFiniteLoss, RecipeError
+from training.lab.plot import cdf_weights, plot_run
+from training.methods import METHODS
+from training.methods.cdf import CdfOptions
+from training.networks import NetworkOptions, build_network
 from training.runs import loop
 from training.runs.checkpoint import (
     Checkpoints,
@@ -22,12 +27,7 @@ from training.runs.checkpoint import (
     start_network,
     write_tensors,
 )
-from training.errors import CheckpointError, NonFiniteLoss, RecipeError
 from training.runs.loop import train
-from training.methods import METHODS
-from training.methods.cdf import CdfOptions
-from training.networks import NetworkOptions, build_network
-from training.lab.plot import cdf_weights, plot_run
 from training.runs.recipe import recipe_from_table
 from training.runs.report import read_log
 from training.runs.run import (

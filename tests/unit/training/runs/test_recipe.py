@@ -4,15 +4,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from tests.unit.training.tiny_runs import tiny
 
+from tests.unit.training.tiny_runs import tiny
 from training.errors import RecipeError
 from training.methods import METHODS
 from training.methods.baselines import HardNetOptions
+from training.methods.samplers import UniformOptions
 from training.methods.sdgm import SdgmOptions
 from training.runs.recipe import available, load_recipe, recipe_from_table
 from training.runs.run import create_run, open_run, read_recipe
-from training.methods.samplers import UniformOptions
 from training.runs.schedule import OptimOptions, learning_rate
 from training.runs.toml import to_toml
 

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from matchserve.files import write_text_whole
 from tests.unit.training.tiny_runs import (
     Stopped,
     new_run,
     stop_at,
     tiny,
 )
-
+from training.data.photos.synthetic import write_synthetic
+from training.errors import CheckpointError, RecipeError
+from training.export.export import Trained, export
 from training.runs.checkpoint import (
     Checkpoints,
     read_network,
     read_tensors,
     write_tensors,
 )
-from training.data.photos.synthetic import write_synthetic
-from training.errors import CheckpointError, RecipeError
-from training.export.export import Trained, export
-from matchserve.files import write_text_whole
 from training.runs.loop import train
 from training.runs.report import Reporter, read_log
 from training.runs.run import create_run, open_run, read_recipe

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from tests.unit.training.tiny_runs import new_run
 
-from training.runs.loop import train_step
+from tests.unit.training.tiny_runs import new_run
 from training.methods import LossOutput, Pairs
+from training.runs.loop import train_step
 from training.runs.report import Pace
 from training.runs.run import Run, open_run
 from training.runs.schedule import build_optimizer
