@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 HOST ?= 127.0.0.1
 PORT ?= 8000
 
-.PHONY: help install serve test test-all test-opencv4 lint bench clean
+.PHONY: help install serve test test-all test-nightly test-opencv4 gpu-check lint bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -36,10 +36,17 @@ lint: $(VENV)/.full ## ruff, mypy, import-linter
 	$(BIN)/lint-imports
 
 test: lint ## all checks and the fast tests
-	$(BIN)/pytest -n 2 -m 'not slow'
+	$(BIN)/pytest -n 2 -m 'not slow and not nightly'
 
-test-all: lint ## all checks and every test
-	$(BIN)/pytest -n 2
+test-all: lint ## all checks and every test but the nightly ones
+	$(BIN)/pytest -n 2 -m 'not nightly'
+
+test-nightly: $(VENV)/.full ## install the GPU packages in a clean folder and load them (4 GB)
+	$(BIN)/pytest -m nightly
+
+# Needs a device and `pip install '.[gpu]'` in PATH; docs/operations/gpu-checklist.md explains each.
+gpu-check: ## run the ten commands of the GPU checklist
+	$(PYTHON) -m tests.gpu.checklist
 
 # The oldest OpenCV that works with NumPy 2, laid over the environment.
 test-opencv4: $(VENV)/.full ## the core's tests on OpenCV 4

@@ -11,11 +11,11 @@ from typing import Any
 import cv2
 import numpy as np
 
-from matchserve import hardware
+from matchserve import gpu, hardware
 from matchserve.errors import MatchServeError, ModelError
 from matchserve.matcher import Matcher
 from matchserve.models import handcrafted
-from matchserve.models.providers import import_onnxruntime, probe
+from matchserve.models.providers import PROVIDERS, import_onnxruntime, probe
 from matchserve.models.registry import (
     DEFAULT_MODEL,
     list_models,
@@ -49,7 +49,7 @@ def examine(models_dir: Path | None = None, provider: str = "auto") -> list[Chec
         Check("opencv", None, f"{cv2.__version__}, {cv2.getNumThreads()} threads"),
         _faiss(),
         _onnxruntime(),
-        _cuda(),
+        *_device(),
         *_models(models_dir, provider),
         _matching(models_dir, provider),
     ]
@@ -72,7 +72,8 @@ def _faiss() -> Check:
         faiss = import_faiss()
     except MatchServeError as error:
         return Check("faiss", ok=False, detail=error.message)
-    return Check("faiss", ok=True, detail=f"{faiss.__version__}, {gpu_count()} GPUs")
+    build = "GPU build" if hasattr(faiss, "StandardGpuResources") else "CPU build"
+    return Check("faiss", ok=True, detail=f"{faiss.__version__}, {build}, {gpu_count()} devices")
 
 
 def _onnxruntime() -> Check:
@@ -80,16 +81,37 @@ def _onnxruntime() -> Check:
         ort = import_onnxruntime()
     except MatchServeError as error:
         return Check("onnxruntime", ok=False, detail=error.message)
-    available = ", ".join(ort.get_available_providers())
-    return Check("onnxruntime", ok=True, detail=f"{ort.__version__}, built for {available}")
+    available = ", ".join(name.removesuffix("ExecutionProvider") for name in _providers())
+    cuda = f", for CUDA {ort.cuda_version}" if getattr(ort, "cuda_version", "") else ""
+    return Check("onnxruntime", ok=True, detail=f"{ort.__version__}{cuda}, built with {available}")
 
 
-def _cuda() -> Check:
-    """Absent CUDA is a fact, not a fault."""
+def _providers() -> list[str]:
     try:
-        return Check("cuda", ok=True, detail=f"{probe('cuda')} runs")
+        return list(import_onnxruntime().get_available_providers())
+    except MatchServeError:
+        return []
+
+
+def _device() -> list[Check]:
+    """Report the driver, each device and each CUDA library; to have none is no fault."""
+    if PROVIDERS["cuda"] not in _providers():
+        return [Check("cuda", None, f"not in this ONNX Runtime; for a GPU: {gpu.INSTALL_GPU}")]
+    driver = gpu.find_driver()
+    checks = [Check("driver", None, driver.problem or f"{driver.version}")]
+    checks += [Check(f"device {i}", None, str(d)) for i, d in enumerate(driver.devices)]
+    checks += [_library(loaded) for loaded in gpu.load_cuda_libraries()]
+    try:
+        return [*checks, Check("cuda", ok=True, detail=f"{probe('cuda')} runs")]
     except MatchServeError as error:
-        return Check("cuda", None, f"absent: {error.message}")
+        return [*checks, Check("cuda", None, error.message)]
+
+
+def _library(loaded: gpu.LoadedLibrary) -> Check:
+    if loaded.path is None:
+        return Check(loaded.library.name, ok=False, detail=f"missing: {loaded.remedy}")
+    version = f"{loaded.version} " if loaded.version else ""
+    return Check(loaded.library.name, ok=True, detail=f"{version}at {loaded.path}")
 
 
 def _models(models_dir: Path | None, provider: str) -> list[Check]:

@@ -22,10 +22,7 @@ from matchserve.errors import (
 from matchserve.hardware import available_cpus
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, read_card
 from matchserve.models.onnx_guard import refuse_external_data
-from matchserve.models.providers import (
-    running_provider,
-    start_session,
-)
+from matchserve.models.providers import start_session
 from matchserve.types import Image, Keypoints, UInt8, is_unit_length
 from matchserve.vision.patches import crop
 
@@ -58,7 +55,7 @@ class OnnxDescriptor:
         model = _verified_bytes(directory, MODEL_FILE, self.card.sha256)
         refuse_external_data(model)
         self._session = _open_session(model, provider, self.threads, self.card.name)
-        self.provider: str = running_provider(provider, self._session.get_providers())
+        self.provider: str = self._session.get_providers()[0]
         self._input_type = _check_signature(self._session, self.card)
         self._check_golden(_verified_bytes(directory, GOLDEN_FILE, self.card.golden_sha256))
 

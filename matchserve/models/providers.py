@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import base64
+import functools
+import logging
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from matchserve.errors import InvalidParameter, ProviderUnavailable
+from matchserve.gpu import explain_failure, load_cuda_libraries
 
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+# TensorFloat-32 rounds float32 inputs to 10 bits, and the card's golden descriptors would not hold:
+# use an fp16 model for speed. Trying every convolution algorithm would cost a second per batch size.
+DEVICE_OPTIONS = {
+    PROVIDERS["cuda"]: {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
+}
+
+_log = logging.getLogger(__name__)
 
 INSTALL_HINT = "install one of: pip install 'matchserve[cpu]', pip install 'matchserve[gpu]'"
 
@@ -48,25 +59,8 @@ def requested_providers(choice: str, available: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([PROVIDERS[choice], PROVIDERS["cpu"]]))
 
 
-def running_provider(choice: str, running: Sequence[str]) -> str:
-    """The provider a session really runs on.
-
-    ONNX Runtime replaces a provider that fails to start by the CPU and says nothing to the caller.
-
-    Raises:
-        ProviderUnavailable: a named provider was asked for and another one runs.
-    """
-    actual = running[0] if running else "none"
-    if choice != "auto" and actual != PROVIDERS[choice]:
-        raise ProviderUnavailable(
-            f"provider {choice!r} was asked for, but {actual} is what runs: "
-            "no usable device or driver was found"
-        )
-    return actual
-
-
-# ONNX Runtime's log levels.
-_LOG_WARNING, _LOG_FATAL = 2, 4
+# Failures reach us as exceptions or as another provider, so ONNX Runtime need not print them.
+_LOG_FATAL = 4
 
 # The smallest ONNX graph that runs: one Relu. Starting it is the only honest test of a device.
 _PROBE_MODEL = base64.b64decode(
@@ -74,31 +68,62 @@ _PROBE_MODEL = base64.b64decode(
 )
 
 
-def start_session(model: bytes, choice: str, threads: int, *, quiet: bool = False) -> Any:
-    """An ONNX Runtime session on the providers that `choice` stands for.
+def start_session(model: bytes, choice: str, threads: int) -> Any:
+    """Start an ONNX Runtime session on the provider that `choice` stands for.
 
-    Only when a device was asked for by name may ONNX Runtime print why it cannot be used.
+    Raises:
+        ProviderUnavailable: a named provider cannot run here; the message says why.
     """
     ort = import_onnxruntime()
-    ort.set_default_logger_severity(_LOG_FATAL if quiet or choice == "auto" else _LOG_WARNING)
+    ort.set_default_logger_severity(_LOG_FATAL)
+    options = _session_options(ort, threads)
+    providers = requested_providers(choice, ort.get_available_providers())
+    if providers[0] == PROVIDERS["cpu"]:
+        return ort.InferenceSession(model, options, providers=providers)
+    session, cause = _try_device(ort, model, options, providers)
+    if session is not None:
+        return session
+    reason = explain_failure(cause, getattr(ort, "cuda_version", "") or "")
+    if choice != "auto":
+        raise ProviderUnavailable(f"provider {choice!r} cannot run: {reason}")
+    _say_once(f"running on the CPU: {reason}")
+    return ort.InferenceSession(model, options, providers=[PROVIDERS["cpu"]])
+
+
+def _session_options(ort: Any, threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = (
-        _LOG_FATAL  # failures reach us as exceptions or as another provider
-    )
+    options.log_severity_level = _LOG_FATAL
     # Threads that spin while they wait burn the cores that other requests need.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    providers = requested_providers(choice, ort.get_available_providers())
-    return ort.InferenceSession(model, options, providers=providers)
+    return options
+
+
+def _try_device(ort: Any, model: bytes, options: Any, providers: list[str]) -> tuple[Any, str]:
+    """Start a session on the first provider; return None and the cause when it cannot run."""
+    load_cuda_libraries()
+    given = [(name, DEVICE_OPTIONS.get(name, {})) for name in providers]
+    try:
+        # With its fallback on, ONNX Runtime prints to standard output and goes on with the CPU.
+        session = ort.InferenceSession(model, options, providers=given, enable_fallback=0)
+    except RuntimeError as error:
+        if "CUDA failure" not in str(error):
+            raise
+        return None, str(error)
+    running = session.get_providers()
+    return (session, "") if running[0] == providers[0] else (None, f"{running[0]} runs")
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    _log.warning(message)
 
 
 def probe(choice: ProviderChoice) -> str:
-    """The provider that really runs when `choice` is asked for.
+    """Return the provider that really runs when `choice` is asked for.
 
     Raises:
         ProviderUnavailable: it cannot; the message says why.
     """
-    return running_provider(
-        choice, start_session(_PROBE_MODEL, choice, 1, quiet=True).get_providers()
-    )
+    return str(start_session(_PROBE_MODEL, choice, 1).get_providers()[0])

@@ -132,6 +132,8 @@ def import_faiss() -> Any:
             "FAISS is not installed; install one of: pip install 'matchserve[cpu]', "
             "pip install 'matchserve[gpu]'"
         ) from error
+    except RuntimeError as error:  # the GPU build misses a CUDA library, and names its package
+        raise ProviderUnavailable(f"FAISS does not load: {error}") from error
     # By default FAISS leaves BLAS for sets this small, and is ten times slower.
     faiss.cvar.distance_compute_blas_threshold = 1
     return faiss
