@@ -20,7 +20,13 @@ from matchserve.engine.patch_queue import Threads
 from matchserve.engine.pipeline import Pipeline
 from matchserve.engine.served import LoadOptions, Models, ServedModel, load_models
 from matchserve.engine.workers import run_in_place
-from matchserve.errors import InvalidParameter, ModelError, ShuttingDown, UnknownModel
+from matchserve.errors import (
+    InvalidParameter,
+    ModelError,
+    ProviderUnavailable,
+    ShuttingDown,
+    UnknownModel,
+)
 from matchserve.settings import Settings
 
 P = ParamSpec("P")
@@ -38,6 +44,7 @@ class Service:
 
         Raises:
             ModelError: a model is broken and the settings are strict.
+            ProviderUnavailable: the named provider cannot run.
             InvalidParameter: the default model does not exist.
         """
         self.settings = settings
@@ -147,7 +154,8 @@ class Service:
             )
         for name, model in models.items():
             if isinstance(model, ModelError):
-                if settings.strict:
+                # A provider that was named runs, or the service does not start.
+                if settings.strict or isinstance(model, ProviderUnavailable):
                     raise type(model)(f"model {name!r}: {model.message}")
                 continue
             card, provider = model.card, model.descriptor.provider

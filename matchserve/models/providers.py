@@ -16,7 +16,7 @@ ProviderChoice = Literal["auto", "cpu", "cuda"]
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 # TensorFloat-32 rounds float32 inputs to 10 bits, and the card's golden descriptors would not hold:
-# use an fp16 model for speed. Trying every convolution algorithm would cost a second per batch size.
+# use an fp16 model for speed. Trying every convolution algorithm would cost time per batch size.
 DEVICE_OPTIONS = {
     PROVIDERS["cuda"]: {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
 }

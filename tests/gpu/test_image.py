@@ -97,7 +97,7 @@ def test_cuda_without_a_driver_says_so(installation: Installation) -> None:
 
 
 def test_the_image_does_not_start_without_a_device(installation: Installation) -> None:
-    done = installation.run("matchserve", "serve", MATCHSERVE_PORT="0", MATCHSERVE_STRICT="true")
+    done = installation.run("matchserve", "serve", MATCHSERVE_PORT="0")
     assert done.returncode == 78
     assert "no device" in done.stderr
 

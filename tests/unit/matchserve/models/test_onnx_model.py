@@ -18,7 +18,6 @@ from matchserve.errors import (
     ModelError,
     ModelMismatch,
     ModelMissing,
-    ProviderUnavailable,
 )
 from matchserve.models import onnx_model
 from matchserve.models.card import CARD_FILE, GOLDEN_FILE, MODEL_FILE, ModelCard
@@ -304,21 +303,6 @@ def test_a_model_that_is_too_big_is_not_read(
     monkeypatch.setattr(onnx_model, "MAX_MODEL_BYTES", 10)
     with pytest.raises(ModelCorrupt, match="larger"):
         OnnxDescriptor(tiny_model)
-
-
-def test_a_provider_that_silently_becomes_the_cpu_is_an_error(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ONNX Runtime built for CUDA, on a machine without: it falls back and says nothing."""
-    real = onnx_model.start_session
-
-    def falls_back(model: bytes, _: str, threads: int) -> Any:
-        return real(model, "cpu", threads)
-
-    monkeypatch.setattr(onnx_model, "start_session", falls_back)
-    with pytest.raises(ProviderUnavailable, match="CPUExecutionProvider is what runs"):
-        OnnxDescriptor(tiny_model, provider="cuda")
-    assert OnnxDescriptor(tiny_model, provider="auto").provider == "CPUExecutionProvider"
 
 
 def test_threads_are_given_to_the_session(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import cv2
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from matchserve.errors import InvalidParameter, ModelError, ProviderUnavailable, UnknownModel
-from matchserve.models import providers, registry
+from matchserve.models import registry
 from matchserve.models.card import CARD_FILE, ModelCard, is_model_name, read_card, write_card
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from matchserve.models.registry import list_models, load_descriptor, shipped_models_dir
@@ -17,48 +16,6 @@ from matchserve.types import Keypoints, PatchSpec, UInt8
 from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions, detect, to_opencv
 from matchserve.vision.patches import crop
-
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-
-
-@pytest.mark.parametrize(
-    ("choice", "available", "expected"),
-    [
-        ("auto", [CPU], [CPU]),
-        ("auto", ["AzureExecutionProvider", CPU], [CPU]),
-        ("auto", ["TensorrtExecutionProvider", CUDA, CPU], [CUDA, CPU]),
-        ("cpu", [CUDA, CPU], [CPU]),
-        ("cuda", [CUDA, CPU], [CUDA, CPU]),
-    ],
-)
-def test_providers_are_asked_for_in_order(
-    choice: str, available: list[str], expected: list[str]
-) -> None:
-    assert providers.requested_providers(choice, available) == expected
-
-
-def test_absent_or_unknown_providers_are_refused() -> None:
-    with pytest.raises(ProviderUnavailable, match=r"only CPUExecutionProvider.*matchserve\[gpu\]"):
-        providers.requested_providers("cuda", [CPU])
-    with pytest.raises(InvalidParameter, match="tpu"):
-        providers.requested_providers("tpu", [CPU])
-
-
-def test_what_runs_is_reported_never_assumed() -> None:
-    assert providers.running_provider("auto", [CPU]) == CPU
-    assert providers.running_provider("auto", [CUDA, CPU]) == CUDA
-    assert providers.running_provider("cuda", [CUDA, CPU]) == CUDA
-    with pytest.raises(ProviderUnavailable, match="no usable device"):
-        providers.running_provider("cuda", [CPU])
-    assert providers.probe("cpu") == CPU
-
-
-def test_without_onnxruntime_the_message_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ProviderUnavailable, match=r"matchserve\[cpu\].*matchserve\[gpu\]"):
-        providers.import_onnxruntime()
 
 
 @pytest.mark.parametrize("name", ["sift", "rootsift"])
