@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,16 @@ def write_tiny_model(
     directory: Path,
     *,
     kind: DescriptorKind = "float",
+    size: int = 32,
     graph: onnx.ModelProto | None = None,
     golden_shift: float = 0.0,
     **card_fields: Any,
 ) -> Path:
     """Write a model directory; keyword arguments make it lie about itself."""
     directory.mkdir(parents=True)
-    model = (graph or tiny_graph(kind)).SerializeToString()
+    model = (graph or tiny_graph(kind, size=size)).SerializeToString()
     (directory / MODEL_FILE).write_bytes(model)
-    patches = np.random.default_rng(1).integers(0, 256, (5, 1, 32, 32), np.uint8)
+    patches = np.random.default_rng(1).integers(0, 256, (5, 1, size, size), np.uint8)
     rows = tiny_reference(patches, kind)
     np.savez(
         directory / GOLDEN_FILE,
@@ -78,7 +80,7 @@ def write_tiny_model(
         "version": "1",
         "kind": kind,
         "dim": 16,
-        "patch": SPEC,
+        "patch": replace(SPEC, size=size),
         "sha256": sha256_hex(model),
         "golden_sha256": sha256_hex((directory / GOLDEN_FILE).read_bytes()),
         "licence": "Apache-2.0",
@@ -90,6 +92,6 @@ def write_tiny_model(
 
 def tiny_reference(patches: np.ndarray, kind: DescriptorKind) -> np.ndarray:
     """What the tiny model gives, straight from ONNX Runtime."""
-    session = start_session(tiny_graph(kind).SerializeToString(), "cpu", 1)
+    session = start_session(tiny_graph(kind, size=patches.shape[-1]).SerializeToString(), "cpu", 1)
     (rows,) = session.run([OUTPUT], {INPUT: patches})
     return np.asarray(rows)

@@ -39,6 +39,7 @@ def find_benchmark(name: str) -> Benchmark:
         homography,
         hpatches,
         pairs,
+        phototour,
         pose,
         rotation,
         sfm,
@@ -52,7 +53,7 @@ def find_benchmark(name: str) -> Benchmark:
         "rotation": rotation.run,
         "speed": speed.run,
         "pairs": pairs.run,
-        "phototour": pairs.run_phototour,
+        "phototour": phototour.run,
         "hpatches": hpatches.run,
     }
     if name not in benchmarks:

@@ -1,7 +1,7 @@
-"""Is B better than A? Paired bootstrap over the units both were measured on.
+"""Compare two models by a paired bootstrap over the units both were measured on.
 
-Units of one group (the pairs of a sequence, the views of a photograph) are not independent:
-resampling whole groups gives the honest, wider interval; both are printed.
+Units of one group (the pairs of a sequence, the views of a photograph) are not independent.
+Resampling whole groups gives the wider interval that accounts for this; both are printed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import numpy as np
 from matchserve.types import Float64
 from training.errors import DataError
 from training.evaluation.protocol import BenchmarkResult
+from training.metrics.metric import find_metric
 
 ROUNDS = 10_000
 CONFIDENCE = 0.95
-LOWER_IS_BETTER = ("error", "fpr95", "reprojection")
-# Neither more nor less of these is better.
-NEUTRAL = ("matches", "ceiling", "images")
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The mean difference B - A of one figure, its interval, and how often B came out better."""
+    """The mean difference B - A of one metric, with its 95 % intervals.
+
+    `low` and `high` come from resampling units, `group_low` and `group_high` from resampling
+    groups. `better_share` is the share of group resamples in which B is better; 0.5 means that
+    neither is.
+    """
 
     figure: str
     units: int
@@ -36,21 +39,15 @@ class Comparison:
     group_low: float
     group_high: float
     better_share: float
-    """Share of group resamples in which B is better; a half means nothing."""
 
     @property
     def verdict(self) -> str:
-        """In words: better, worse, or not distinguishable at 95 %."""
-        sign = -1 if is_lower_better(self.figure) else 1
+        """Whether B is better, worse or not distinguishable at 95 %, by resampling groups."""
+        sign = _sign(self.figure)
         low, high = sorted((sign * self.group_low, sign * self.group_high))
         if low > 0:
             return "B is better"
         return "B is worse" if high < 0 else "not distinguishable"
-
-
-def is_lower_better(figure: str) -> bool:
-    """Whether less of this figure is better."""
-    return any(part in figure for part in LOWER_IS_BETTER)
 
 
 def compare(
@@ -61,10 +58,10 @@ def compare(
     *,
     seed: int = 0,
 ) -> list[Comparison]:
-    """Compare two models on every figure both have samples of and that has a better side.
+    """Compare two models on every metric that has a direction and samples of both models.
 
     Raises:
-        DataError: other data, protocol or units: the figures would not be paired.
+        DataError: the results differ in data, protocol or units, or a model is not in its result.
     """
     for name in ("benchmark", "protocol", "digest"):
         if getattr(result_a, name) != getattr(result_b, name):
@@ -75,18 +72,18 @@ def compare(
     a, b = result_a.models[model_a], result_b.models[model_b]
     if a.units != b.units or not a.units:
         raise DataError("the results have no units in common to resample")
-    found = []
-    for figure in (name for name in a.samples if name not in NEUTRAL):
+    comparisons = []
+    for figure in (name for name in a.samples if _sign(name)):
         left, right = np.array(a.samples[figure]), np.array(b.samples.get(figure, []))
         if left.shape == right.shape and np.isfinite(left).all() and np.isfinite(right).all():
-            found.append(bootstrap(figure, left, right, a.groups, seed=seed))
-    return found
+            comparisons.append(bootstrap(figure, left, right, a.groups, seed=seed))
+    return comparisons
 
 
 def bootstrap(
     figure: str, a: Float64, b: Float64, groups: tuple[str, ...], *, seed: int = 0
 ) -> Comparison:
-    """Resample the differences b - a, unit by unit and group by group."""
+    """Resample the differences b - a of the metric named `figure`, by units and by groups."""
     rng = np.random.default_rng(seed)
     difference = b - a
     drawn = rng.integers(0, len(difference), (ROUNDS, len(difference)))
@@ -100,7 +97,7 @@ def bootstrap(
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(means, [tail, 100 - tail])
     group_low, group_high = np.percentile(group_means, [tail, 100 - tail])
-    gain = -group_means if is_lower_better(figure) else group_means
+    gain = _sign(figure) * group_means
     return Comparison(
         figure,
         len(difference),
@@ -117,11 +114,11 @@ def bootstrap(
 
 
 def to_markdown(comparisons: list[Comparison], model_a: str, model_b: str) -> str:
-    """A table, a row a figure."""
+    """Return a table with one row per metric."""
     lines = [
         f"A = {model_a}, B = {model_b}",
         "",
-        "| figure | A | B | B - A | 95 % over units | 95 % over groups | P(B better) | |",
+        "| metric | A | B | B - A | 95 % over units | 95 % over groups | P(B better) | verdict |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
@@ -132,3 +129,8 @@ def to_markdown(comparisons: list[Comparison], model_a: str, model_b: str) -> st
         for c in comparisons
     ]
     return "\n".join(lines) + "\n"
+
+
+def _sign(figure: str) -> int:
+    """Return 1 if higher values of the metric are better, -1 if lower ones are, 0 if neither."""
+    return {"higher": 1, "lower": -1, "none": 0}[find_metric(figure).direction]

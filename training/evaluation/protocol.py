@@ -80,6 +80,15 @@ class BenchmarkResult:
     models: Mapping[str, ModelResult]
 
 
+# Keys of protocols in result files and cards written before they were renamed.
+_RENAMED_KEYS = {"crowd": "group_size"}
+
+
+def current_protocol(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored protocol with the key names of today."""
+    return {_RENAMED_KEYS.get(key, key): value for key, value in protocol.items()}
+
+
 class Benchmark(Protocol):
     """A function from models and data to a result."""
 

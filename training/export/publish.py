@@ -1,8 +1,8 @@
-"""Measured figures into the cards of shipped models, and the cards into one page of tables.
+"""Publish benchmark results: write them into the cards of models, and the cards into one page.
 
-A result of `evaluate --json` belongs to the files it was measured on: it is refused when a model
-of its name is another file by now. The page keeps its own words above the line `TABLES`; all below
-it is made anew from the cards, so it cannot say anything else than they do.
+A result of `evaluate --json` belongs to the model files it was measured on; it is refused if a
+model of its name is a different file now. On the page, the text above the line `TABLES` is kept;
+everything below it is generated from the cards, so page and cards cannot disagree.
 """
 
 from __future__ import annotations
@@ -19,22 +19,31 @@ from matchserve.files import write_text_whole
 from matchserve.models.card import CARD_FILE, ModelCard, read_card, write_card
 from matchserve.models.handcrafted import NAMES as HANDCRAFTED
 from training.errors import DataError
-from training.evaluation.protocol import BenchmarkResult, ModelResult, model_stamp
+from training.evaluation.protocol import (
+    BenchmarkResult,
+    ModelResult,
+    current_protocol,
+    model_stamp,
+)
 from training.evaluation.tables import read_json, to_markdown
 
 PAGE = "README.md"
 TABLES = "<!-- Made by `python -m training publish` from the cards: edit above this line only. -->"
-_DIGITS = 6
+_SIGNIFICANT_DIGITS = 6
 
 
 def publish(models: Path, results: Mapping[str, Path]) -> list[str]:
-    """Write each titled result into the cards of `models`, then the page; return what was said.
+    """Write result files, by title, into the cards in `models`, then write the page.
+
+    Returns:
+        One line for each title, with the models it was written to.
 
     Raises:
-        DataError: a result is of another file than the model that is there, or of none, or was
-            measured otherwise than what other cards keep under its title. Nothing is written.
+        DataError: a result measures none of the models or a different file than the one here, or
+            its protocol or data differ from what other cards hold under the same title. Nothing
+            is written then.
     """
-    said = []
+    lines = []
     before = read_cards(models)
     cards = dict(before)
     for title, path in results.items():
@@ -45,48 +54,51 @@ def publish(models: Path, results: Mapping[str, Path]) -> list[str]:
         for name in measured:
             _check_file(cards[name], result.models[name], path)
             cards[name] = _with_figures(cards[name], title, result, command)
-        said.append(f"{title}: {', '.join(measured)}")
-    made = tables(list(cards.values()))
+        lines.append(f"{title}: {', '.join(measured)}")
+    generated = tables(list(cards.values()))
     for name, card in cards.items():
         if card != before[name]:
             write_card(card, models / name)
     page = models / PAGE
-    words = page.read_text(encoding="utf-8").partition(TABLES)[0] if page.exists() else "# Models\n"
-    write_text_whole(page, words.rstrip() + "\n\n" + made)
-    return said
+    text = page.read_text(encoding="utf-8").partition(TABLES)[0] if page.exists() else "# Models\n"
+    write_text_whole(page, text.rstrip() + "\n\n" + generated)
+    return lines
 
 
 def read_cards(models: Path) -> dict[str, ModelCard]:
-    """Cards of the models in `models`, by name, those in one row of the tables after another.
+    """Read the cards of all models in the folder `models`, in alphabetical order.
 
     Raises:
-        DataError: there is no such folder, or a directory has not the name of its model.
+        DataError: the folder does not exist, or a directory and its card have different names.
     """
     if not models.is_dir():
         raise DataError(f"{models}: no such folder of models")
     cards = {p.parent.name: read_card(p.parent) for p in sorted(models.glob(f"*/{CARD_FILE}"))}
     for name, card in cards.items():
         if card.name != name:
-            raise DataError(f"{models / name}: its card is of {card.name!r}; rename the directory")
+            raise DataError(
+                f"{models / name}: its card names the model {card.name!r}; rename the directory"
+            )
     return cards
 
 
 def tables(cards: Sequence[ModelCard]) -> str:
-    """The part of the page below `TABLES`: every benchmark that a card has figures of.
+    """Return the part of the page below `TABLES`: one table for each title in the cards.
 
     Raises:
-        DataError: figures of one title were measured by different protocols or on other data.
+        DataError: cards hold values under one title that differ in protocol or data.
     """
-    titled: dict[str, dict[str, Mapping[str, Any]]] = {}
+    by_title: dict[str, dict[str, Mapping[str, Any]]] = {}
     for card in cards:
-        for title, held in card.metrics.items():
-            if "figures" in held:
-                titled.setdefault(title, {})[card.name] = held
-    return "\n\n".join([TABLES, *(_table(title, held) for title, held in titled.items())]) + "\n"
+        for title, entry in card.metrics.items():
+            if "figures" in entry:
+                by_title.setdefault(title, {})[card.name] = entry
+    parts = [_table(title, entries) for title, entries in by_title.items()]
+    return "\n\n".join([TABLES, *parts]) + "\n"
 
 
 def _table(title: str, entries: Mapping[str, Mapping[str, Any]]) -> str:
-    """One table of what the cards hold under `title`, with every command that made a part of it."""
+    """Return the table of what the cards hold under `title`, with the commands that measured it."""
     for one, other in combinations(entries, 2):
         if not _is_comparable(entries[one], entries[other]):
             raise DataError(
@@ -95,22 +107,22 @@ def _table(title: str, entries: Mapping[str, Mapping[str, Any]]) -> str:
             )
     rows: dict[str, ModelResult] = {}
     protocol: dict[str, Any] = {}
-    for model, held in entries.items():
-        protocol = held["protocol"]
-        for name, figures in held["figures"].items():
+    for model, entry in entries.items():
+        protocol = current_protocol(entry["protocol"])
+        for name, figures in entry["figures"].items():
             if name == model or name in HANDCRAFTED:
                 rows[name] = ModelResult(_numbers(figures), (), (), {})
-    commands = dict.fromkeys(str(held["command"]) for held in entries.values())
+    commands = dict.fromkeys(str(entry["command"]) for entry in entries.values())
     result = BenchmarkResult("", protocol, "", rows)
     return f"## {title}\n\n{to_markdown(result, '`, `'.join(commands)).rstrip()}"
 
 
 def _is_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two cards' figures may stand in one table; which models were measured is no matter.
+    """Return whether the values of two cards may be in one table.
 
-    Cards of before the digest of the data was kept are judged by the data of their commands.
+    Older cards have no digest of the data; the data named in their commands is compared instead.
     """
-    if one["protocol"] != other["protocol"]:
+    if current_protocol(one["protocol"]) != current_protocol(other["protocol"]):
         return False
     if "data_digest" in one and "data_digest" in other:
         return bool(one["data_digest"] == other["data_digest"])
@@ -118,9 +130,10 @@ def _is_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _data_of(command: str) -> list[tuple[str, str]]:
+    """Return the options --benchmark and --data of a command, sorted by name."""
     words = [part for word in shlex.split(command) for part in _option_and_value(word)]
-    asked = [pair for pair in pairwise(words) if pair[0] in ("--benchmark", "--data")]
-    return sorted(asked, key=lambda pair: pair[0])
+    chosen = [pair for pair in pairwise(words) if pair[0] in ("--benchmark", "--data")]
+    return sorted(chosen, key=lambda pair: pair[0])
 
 
 def _option_and_value(word: str) -> list[str]:
@@ -142,10 +155,10 @@ def _with_figures(card: ModelCard, title: str, result: BenchmarkResult, command:
     return card.model_copy(update={"metrics": {**card.metrics, title: entry}})
 
 
-def _check_file(card: ModelCard, held: ModelResult, path: Path) -> None:
-    if held.stamp != model_stamp(card):
+def _check_file(card: ModelCard, measured: ModelResult, path: Path) -> None:
+    if measured.stamp != model_stamp(card):
         raise DataError(
-            f"{path}: the figures of {card.name} are of another file than the one there is; "
+            f"{path}: {card.name} was measured with another model file than the one here; "
             f"evaluate it again"
         )
 
@@ -153,13 +166,13 @@ def _check_file(card: ModelCard, held: ModelResult, path: Path) -> None:
 def _command(path: Path) -> str:
     command = json.loads(path.read_text(encoding="utf-8")).get("command")
     if not isinstance(command, str):
-        raise DataError(f"{path}: does not say the command that made it")
+        raise DataError(f"{path}: does not contain the command that made it")
     return command
 
 
 def _rounded(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None
 
 
 def _numbers(figures: Mapping[str, float | None]) -> dict[str, float]:
-    return {k: math.nan if v is None else v for k, v in figures.items()}
+    return {name: math.nan if value is None else value for name, value in figures.items()}

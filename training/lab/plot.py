@@ -48,7 +48,7 @@ def plot_run(run_dir: Path, out: Path) -> list[Path]:
     for pairs in validation_sets(stores, recipe.data.validation_pairs):
         distances = pairs.distances(lambda p: describe(net, p, torch.device("cpu")))
         path = out / f"distances-{pairs.name}.png"
-        drawn.append(_draw_distances(distances, pairs.pairs.labels, pairs.name, path))
+        drawn.append(_draw_distances(distances, pairs.is_match, pairs.name, path))
     weights = _weight_functions(run_dir, recipe)
     if weights:
         drawn.append(_draw_weights(weights, recipe.loss.name, out / "weights.png"))

@@ -1,4 +1,4 @@
-"""Figures of merit on pairs of patches: FPR95, precision-recall, average precision."""
+"""Metrics on pairs of patches: FPR95, precision and recall, average precision."""
 
 from __future__ import annotations
 
@@ -9,25 +9,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter
-from matchserve.types import Float64
+from matchserve.types import Bool, Float32, Float64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrecisionRecall:
-    """A precision-recall curve from (recall 0, precision 1) on, and the area under it."""
+    """A precision-recall curve that starts at recall 0, precision 1, and the area under it."""
 
     precision: Float64
     recall: Float64
     average_precision: float
 
 
-def fpr95(distances: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Share of negative pairs accepted where 95 % of the positive ones are (HardNet's rule).
+def row_distance(left: NDArray[Any], right: NDArray[Any]) -> Float32:
+    """Return the distance of each row of `left` to the same row of `right`.
 
-    `distances` (N,) smaller is more alike; `labels` (N,) true for matching pairs. The sort is
-    stable: among equal distances the given order decides.
+    Euclidean for float descriptors, Hamming for packed bits (uint8).
     """
-    matching = _both_kinds(distances, labels)
+    if left.dtype == np.uint8:
+        return np.asarray(np.bitwise_count(left ^ right).sum(axis=1), np.float32)
+    return np.asarray(np.linalg.norm(left - right, axis=1), np.float32)
+
+
+def fpr95(distances: NDArray[Any], labels: NDArray[Any]) -> float:
+    """Return the share of non-matching pairs accepted at 95 % recall, by HardNet's rule.
+
+    `distances` (N,): smaller is more similar. `labels` (N,): true for matching pairs. The sort is
+    stable: pairs of equal distance are ranked in the order given.
+    """
+    matching = _with_both_labels(distances, labels)
     ordered = matching[np.argsort(distances, kind="stable")]
     wanted = 0.95 * ordered.sum()
     cut = int(np.argmax(np.cumsum(ordered) >= wanted))
@@ -35,8 +45,8 @@ def fpr95(distances: NDArray[Any], labels: NDArray[Any]) -> float:
 
 
 def fpr95_hynet(distances: NDArray[Any], labels: NDArray[Any]) -> float:
-    """FPR95 by HyNet's rule: one positive further, ties of the threshold counted as accepted."""
-    matching = _both_kinds(distances, labels)
+    """Return FPR95 by HyNet's rule: one positive more, and pairs at the threshold are accepted."""
+    matching = _with_both_labels(distances, labels)
     positive = np.sort(distances[matching])
     index = min(int(np.ceil(len(positive) * 0.95)), len(positive) - 1)
     return float((distances[~matching] <= positive[index]).mean())
@@ -45,10 +55,10 @@ def fpr95_hynet(distances: NDArray[Any], labels: NDArray[Any]) -> float:
 def precision_recall(
     scores: NDArray[Any], labels: NDArray[Any], positives: int | None = None
 ) -> PrecisionRecall:
-    """Return the curve of `labels` sorted by falling `scores`, as HPatches' python code does.
+    """Return the curve of `labels` ranked by decreasing `scores`, as the HPatches scripts do.
 
-    `positives` counts the positives that exist, if more than those in the list. Scores of minus
-    infinity are cut off. The area is the trapezoid rule over recall.
+    `positives` is the number of positives that exist, if some are not in the list. Entries with a
+    score of minus infinity are dropped. The area is computed by the trapezoid rule over recall.
     """
     matching = np.asarray(labels).astype(bool)
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
@@ -68,12 +78,14 @@ def precision_recall(
 def average_precision(
     scores: NDArray[Any], labels: NDArray[Any], positives: int | None = None
 ) -> float:
-    """Area under `precision_recall`."""
+    """Return the area under `precision_recall`."""
     return precision_recall(scores, labels, positives).average_precision
 
 
-def _both_kinds(distances: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.bool_]:
+def _with_both_labels(distances: NDArray[Any], labels: NDArray[Any]) -> Bool:
     matching: NDArray[np.bool_] = np.asarray(labels).astype(bool)
     if matching.shape != distances.shape or matching.all() or not matching.any():
-        raise InvalidParameter("expected equally many distances and labels, of both kinds")
+        raise InvalidParameter(
+            "expected as many labels as distances, with matching and non-matching pairs"
+        )
     return matching

@@ -1,4 +1,4 @@
-"""FPR95 of a descriptor on fixed random pairs of a store."""
+"""FPR95 of a network on fixed random pairs of the validation stores."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from matchserve.types import Float32, UInt8
-from training.data.store.pairs import LabelledPairs, sample_pairs
-from training.data.store.reader import PatchStore
-from training.metrics.patch_pairs import fpr95
+from matchserve.types import Bool, Float32, UInt8
+from training.data.store.pairs import sample_pairs
+from training.data.store.reader import Int64, PatchStore
+from training.metrics.patch_pairs import fpr95, row_distance
 from training.networks.layers import DescriptorNet
 
 _BLOCK = 1024
@@ -21,34 +21,36 @@ _BLOCK = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValidationSet:
-    """Pairs of one store, their patches in memory."""
+    """Pairs of one store with their patches in memory.
+
+    `patches` is uint8 (N, 1, S, S); `left` and `right` (M,) index it; `is_match` (M,) is the truth.
+    """
 
     name: str
     patches: UInt8
-    pairs: LabelledPairs
+    left: Int64
+    right: Int64
+    is_match: Bool
 
     @classmethod
     def of(cls, store: PatchStore, pairs: int) -> ValidationSet:
-        """Draw `pairs` pairs of `store`."""
+        """Draw `pairs` pairs of `store`, as the benchmark `pairs` draws them."""
         drawn = sample_pairs(store, pairs)
-        return cls(store.path.name, drawn.patches(store), drawn)
+        used, left, right = drawn.unique()
+        return cls(store.path.name, store.patches(used), left, right, drawn.is_match)
 
-    def distances(self, describe: Callable[[UInt8], NDArray[Any]]) -> NDArray[Any]:
+    def distances(self, describe: Callable[[UInt8], NDArray[Any]]) -> Float32:
         """Return the distance of each pair: Euclidean, or Hamming for packed bits."""
-        left, right = np.split(describe(self.patches), 2)
-        if left.dtype == np.uint8:
-            bits: NDArray[Any] = np.unpackbits(left ^ right, axis=1).sum(1)
-            return bits
-        distances: NDArray[Any] = np.linalg.norm(left.astype(np.float32) - right, axis=1)
-        return distances
+        rows = describe(self.patches)
+        return row_distance(rows[self.left], rows[self.right])
 
     def fpr95(self, describe: Callable[[UInt8], NDArray[Any]]) -> float:
-        """Return the false positive rate at 95 % recall."""
-        return fpr95(self.distances(describe), self.pairs.labels)
+        """Return the false positive rate at 95 % recall, as a share of 1."""
+        return fpr95(self.distances(describe), self.is_match)
 
 
 def validation_sets(stores: Iterable[PatchStore], pairs: int) -> list[ValidationSet]:
-    """Draw `pairs` pairs of each store; one of a name that was taken gets a number after it."""
+    """Draw `pairs` pairs of each store; stores of the same name get a number appended."""
     sets: list[ValidationSet] = []
     taken: set[str] = set()
     for store in stores:
@@ -65,7 +67,7 @@ def validation_sets(stores: Iterable[PatchStore], pairs: int) -> list[Validation
 def describe(net: DescriptorNet, patches: UInt8, device: torch.device) -> NDArray[Any]:
     """Describe uint8 patches as the exported model will: unit rows, packed bits, or raw rows.
 
-    Rows of a linear head are left as they are: its distances are those of training.
+    The rows of a linear head are not normalised: their distances are those of training.
     """
     was_training = net.training
     net.eval()
@@ -81,5 +83,5 @@ def describe(net: DescriptorNet, patches: UInt8, device: torch.device) -> NDArra
 def validate(
     net: DescriptorNet, sets: Iterable[ValidationSet], device: torch.device
 ) -> dict[str, float]:
-    """Return FPR95 of the network on each set, by store name."""
+    """Return the FPR95 of the network on each set, by store name."""
     return {s.name: s.fpr95(lambda patches: describe(net, patches, device)) for s in sets}

@@ -20,8 +20,9 @@ from PIL import Image as Pillow
 
 from matchserve.types import PatchSpec, UInt8
 from training.data.parallel import progress
-from training.data.store.difficulty import Pairs
+from training.data.resampling import resample
 from training.data.store.notes import to_notes
+from training.data.store.pairs import PatchPairs
 from training.data.store.resumable import Resumable, StoreRows
 from training.errors import DataError
 
@@ -94,16 +95,16 @@ class PhotoTour:
         return np.asarray(grid.reshape(-1, SIDE, SIDE)[:rest])
 
     def patches(self, indices: NDArray[np.int64], size: int = 32) -> UInt8:
-        """Patches (N, S, S) at `indices`, averaged down from 64 to `size` samples."""
-        found = np.empty((len(indices), size, size), np.uint8)
+        """Return the patches (N, size, size) at `indices`, resampled from 64 x 64."""
+        patches = np.empty((len(indices), size, size), np.uint8)
         sheet_of = indices // PER_SHEET
         for number in np.unique(sheet_of):
             here = np.flatnonzero(sheet_of == number)
-            found[here] = reduced(self.sheet(int(number))[indices[here] % PER_SHEET], size)
-        return found
+            patches[here] = resample(self.sheet(int(number))[indices[here] % PER_SHEET], size)
+        return patches
 
-    def pairs(self, name: str = PAIR_FILE) -> Pairs:
-        """The pairs of a list: a pair matches if both patches are of one point.
+    def pairs(self, name: str = PAIR_FILE) -> PatchPairs:
+        """Read a list of pairs; a pair matches if both patches show the same 3D point.
 
         Raises:
             DataError: the list is missing, damaged, or names patches that do not exist.
@@ -115,16 +116,7 @@ class PhotoTour:
         beyond = np.flatnonzero((rows[:, [0, 3]] >= len(self)).any(axis=1))
         if len(beyond):
             raise DataError(f"{path}: line {beyond[0] + 1} names a patch beyond {len(self)}")
-        return Pairs(rows[:, 0], rows[:, 3], rows[:, 1] == rows[:, 4])
-
-
-def reduced(patches: UInt8, size: int) -> UInt8:
-    """Average square patches down by a whole factor, rounding to nearest."""
-    factor = patches.shape[1] // size
-    if factor * size != patches.shape[1]:
-        raise DataError(f"patches of {patches.shape[1]} px do not divide into {size}")
-    cells = patches.reshape(len(patches), size, factor, size, factor)
-    return np.asarray(cells.mean(axis=(2, 4)) + 0.5, np.uint8)
+        return PatchPairs(rows[:, 0], rows[:, 3], rows[:, 1] == rows[:, 4])
 
 
 def read_numbers(path: Path, columns: int) -> NDArray[Any]:
@@ -163,7 +155,7 @@ def import_phototour(path: Path, output: Path, *, size: int = 32, made_by: str =
     steps = range(buffer.done, len(tour.sheets))
     for number in progress(steps, total=len(steps), label=tour.name):
         start = number * PER_SHEET
-        buffer.write(start, reduced(tour.sheet(number), size), step=number + 1)
+        buffer.write(start, resample(tour.sheet(number), size), step=number + 1)
     _, sizes = np.unique(tour.points, return_counts=True)
     # x, y, scale and angle are those of the reference image; the patch was cut by its authors.
     keypoints = np.column_stack([interest[:, 1:3], 2.0 ** interest[:, 4], interest[:, 3]])

@@ -12,8 +12,9 @@ import numpy as np
 from matchserve.files import write_text_whole
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from training.data.photos.views import split_view_name
-from training.data.store.difficulty import Pairs, pairs_fpr95, sample_pairs
+from training.data.store.difficulty import pairs_fpr95
 from training.data.store.notes import read_notes
+from training.data.store.pairs import PatchPairs, sample_pairs
 from training.data.store.reader import PatchStore
 
 REPORT_FILE = "report.json"
@@ -91,7 +92,7 @@ def _by_level(store: PatchStore, sift: HandcraftedDescriptor) -> dict[str, float
         is_other = owner[shuffled] != owner[right]
         if not is_other.any():
             continue
-        pairs = Pairs(
+        pairs = PatchPairs(
             np.concatenate([left, left[is_other]]),
             np.concatenate([right, shuffled[is_other]]),
             np.arange(len(right) + int(is_other.sum())) < len(right),

@@ -1,4 +1,4 @@
-"""Benchmark `homography`: sequences in HPatches layout, image 1 against images 2 to 6."""
+"""Benchmark `homography`: match image 1 of HPatches-style sequences with images 2 to 6."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ from training.metrics.image_pairs import (
     mutually_nearest,
     transfer_error,
 )
+from training.metrics.metric import (
+    CEILING,
+    CEILING_SHARE,
+    CORNER_ERROR,
+    CORRECT,
+    HOMOGRAPHY_AUC,
+    MATCHES,
+    MMA,
+)
 
 PIXELS = tuple(range(1, 11))
 AUC_LIMITS = (1, 3, 5, 10)
@@ -36,14 +45,14 @@ _IMAGE_SUFFIXES = (".png", ".ppm", ".pgm", ".jpg", ".jpeg")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequences:
-    """Images with the homography of each pair."""
+    """Images, and the true homography of each pair of them."""
 
     images: ImageSet
     homographies: dict[tuple[str, str], Float64]
 
 
 def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
-    """Measure MMA, correct matches, share of the ceiling and homography AUC."""
+    """Measure MMA, correct matches, their share of the ceiling, and homography AUC."""
     sequences = read_sequences(data, options.pattern)
     results = {}
     for model in models:
@@ -62,7 +71,7 @@ def read_sequences(directories: list[Path], pattern: str = "*") -> Sequences:
     """Find folders with images 1 .. 6 and files H_1_2 .. H_1_6.
 
     Raises:
-        DataError: none, or a file that is missing or not a matrix.
+        DataError: no sequence was found, or a file is missing or not a matrix.
     """
     folders = [f for d in directories for f in _sequence_folders(d) if f.match(pattern)]
     if not folders:
@@ -87,23 +96,19 @@ def read_sequences(directories: list[Path], pattern: str = "*") -> Sequences:
 def score(
     predictions: Predictions, sequences: Sequences, options: Options, stamp: str = ""
 ) -> ModelResult:
-    """Figures of one model; means over pairs."""
+    """Return the metrics of one model, most of them means over pairs."""
     pairs = sequences.images.pairs
-    samples: dict[str, list[float]] = {f"mma@{px}px": [] for px in PIXELS}
-    for name in ("matches", "correct", "ceiling", "ceiling_share", "corner_error_px"):
-        samples[name] = []
-    for pair in pairs:
-        for name, value in _score_pair(predictions, pair, sequences, options).items():
-            samples[name].append(value)
+    rows = [_score_pair(predictions, pair, sequences, options) for pair in pairs]
+    samples = {name: [row[name] for row in rows] for name in rows[0]}
     figures = {name: float(np.mean(values)) for name, values in samples.items()}
-    del figures["corner_error_px"]
-    # The share of all that could be matched, not the mean of shares: small pairs weigh little.
-    figures["ceiling_share"] = figures["correct"] / max(figures["ceiling"], 1e-9)
-    for limit, area in zip(
-        AUC_LIMITS, error_auc(samples["corner_error_px"], AUC_LIMITS), strict=True
-    ):
-        figures[f"homography_auc@{limit}px"] = area
-    mma = [figures[f"mma@{px}px"] for px in PIXELS]
+    del figures[CORNER_ERROR.name]
+    # The share of all possible matches, not the mean of the shares of pairs: pairs with few
+    # possible matches then have little weight.
+    figures[CEILING_SHARE.name] = figures[CORRECT.name] / max(figures[CEILING.name], 1e-9)
+    areas = error_auc(samples[CORNER_ERROR.name], AUC_LIMITS)
+    for limit, area in zip(AUC_LIMITS, areas, strict=True):
+        figures[HOMOGRAPHY_AUC.of(limit)] = area
+    mma = [figures[MMA.of(px)] for px in PIXELS]
     return ModelResult(
         figures,
         tuple(other for _, other in pairs),
@@ -125,15 +130,15 @@ def _score_pair(
     )
     sizes = (predictions.sizes[pair[0]], predictions.sizes[pair[1]])
     rule = VerifyOptions(kind="homography", threshold_px=options.threshold_px, seed=options.seed)
-    found = verify(left, right, sizes, rule)
+    estimate = verify(left, right, sizes, rule)
     correct = float((error <= CORRECT_PX).sum())
     return {
-        **{f"mma@{px}px": float((error <= px).mean()) if len(error) else 0.0 for px in PIXELS},
-        "matches": float(len(error)),
-        "correct": correct,
-        "ceiling": float(ceiling),
-        "ceiling_share": correct / max(ceiling, 1),
-        "corner_error_px": corner_error(found.matrix, truth, sizes[0]),
+        **{MMA.of(px): float((error <= px).mean()) if len(error) else 0.0 for px in PIXELS},
+        MATCHES.name: float(len(error)),
+        CORRECT.name: correct,
+        CEILING.name: float(ceiling),
+        CEILING_SHARE.name: correct / max(ceiling, 1),
+        CORNER_ERROR.name: corner_error(estimate.matrix, truth, sizes[0]),
     }
 
 

@@ -1,6 +1,7 @@
 """Benchmark `hpatches`: verification, matching and retrieval, as the official scripts score them.
 
-Average precision is the trapezoid rule of `training.metrics`; per cent of nothing: shares.
+Each 65 px patch is resized bilinearly to the samples that the model reads, as in the papers. Values
+are average precisions as shares of 1, by the trapezoid rule of `training.metrics.patch_pairs`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from matchserve.types import Float64
 from training.data.parallel import progress
 from training.data.public.hpatches import (
     LEVELS,
+    SIDE,
     STRIPS,
     HPatches,
     VerificationLists,
 )
-from training.evaluation.benchmarks.pairs import row_distance
 from training.evaluation.predictions import cached
 from training.evaluation.protocol import (
     BenchmarkResult,
@@ -29,13 +30,22 @@ from training.evaluation.protocol import (
     Options,
     stamp_of,
 )
-from training.metrics.patch_pairs import average_precision
+from training.metrics.metric import (
+    MATCHING,
+    MATCHING_KIND,
+    PATCH_SAMPLES,
+    RETRIEVAL,
+    RETRIEVAL_KIND,
+    VERIFICATION,
+    VERIFICATION_KIND,
+)
+from training.metrics.patch_pairs import average_precision, row_distance
 
 POSITIVE_SHARE = 0.2
 _BLOCK = 100_000
 
 Strips = Mapping[str, Mapping[str, NDArray[Any]]]
-"""Descriptors by sequence and strip: (n, D) each."""
+"""Descriptors (n, D) by sequence and strip."""
 
 
 def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
@@ -48,20 +58,27 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
     results = {}
     for model in models:
         strips = describe_strips(model, release, names, digest, options)
-        figures = verification(strips, names, lists)
         matched, samples = matching(strips, names)
-        figures.update(matched)
-        figures.update(retrieval(strips, queries, distractors))
+        figures = {
+            PATCH_SAMPLES.name: float(model.descriptor.card.patch.size),
+            **verification(strips, names, lists),
+            **matched,
+            **retrieval(strips, queries, distractors),
+        }
         units = tuple(names)
         results[model.name] = ModelResult(figures, units, units, samples, stamp=model.stamp)
-    protocol = {"split": options.split, "verification_rows": len(lists.sequence), "patch": 32}
+    protocol = {
+        "split": options.split,
+        "verification_rows": len(lists.sequence),
+        "patch": f"{SIDE} px, resized bilinearly to the samples of the model",
+    }
     return BenchmarkResult("hpatches", protocol, digest, results)
 
 
 def describe_strips(
     model: Model, release: HPatches, names: list[str], digest: str, options: Options
 ) -> dict[str, dict[str, NDArray[Any]]]:
-    """Descriptors of every strip of the test sequences, kept in one file a sequence."""
+    """Describe every strip of the test sequences; the cache holds one file per sequence."""
     size = model.descriptor.card.patch.size
     described = {}
     for name in progress(names, total=len(names), label=model.name):
@@ -77,7 +94,10 @@ def describe_strips(
 
 
 def verification(strips: Strips, names: list[str], lists: VerificationLists) -> dict[str, float]:
-    """Mean average precision over levels and kinds, all negatives and a fifth of the positives."""
+    """Return the mean average precision over levels and kinds of negatives, and its parts.
+
+    As in the official scripts, all negatives are used and a fifth of the positives.
+    """
     figures, values = {}, []
     positives = int(len(lists.sequence) * POSITIVE_SHARE)
     labels = np.r_[np.zeros(len(lists.sequence), bool), np.ones(positives, bool)]
@@ -92,12 +112,15 @@ def verification(strips: Strips, names: list[str], lists: VerificationLists) -> 
         for kind, right in others.items():
             distance = np.r_[rows.distance(left, right), same]
             values.append(average_precision(-distance, labels))
-            figures[f"verification {level} {kind}"] = values[-1]
-    return {"verification": float(np.mean(values)), **figures}
+            figures[VERIFICATION_KIND.of(level, kind)] = values[-1]
+    return {VERIFICATION.name: float(np.mean(values)), **figures}
 
 
 def matching(strips: Strips, names: list[str]) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Mean average precision of nearest neighbours, reference strip against each other strip."""
+    """Return the mean average precision of nearest neighbours, and its value for each sequence.
+
+    The reference strip of a sequence is matched with each of its other strips.
+    """
     per_level: dict[str, list[float]] = {level: [] for level in LEVELS}
     for name in names:
         reference = strips[name]["ref"]
@@ -110,13 +133,14 @@ def matching(strips: Strips, names: list[str]) -> tuple[dict[str, float], dict[s
                 is_right = nearest == rows
                 values.append(average_precision(-far[rows, nearest], is_right, len(rows)))
             per_level[level].append(float(np.mean(values)))
-    figures = {f"matching {level}": float(np.mean(v)) for level, v in per_level.items()}
+    figures = {MATCHING_KIND.of(level): float(np.mean(v)) for level, v in per_level.items()}
     by_sequence = np.mean([per_level[level] for level in LEVELS], axis=0)
     for kind, start in (("view", "v_"), ("illumination", "i_")):
         own = [v for v, name in zip(by_sequence, names, strict=True) if name.startswith(start)]
         if own:
-            figures[f"matching {kind}"] = float(np.mean(own))
-    return {"matching": float(by_sequence.mean()), **figures}, {"matching": by_sequence.tolist()}
+            figures[MATCHING_KIND.of(kind)] = float(np.mean(own))
+    samples = {MATCHING.name: by_sequence.tolist()}
+    return {MATCHING.name: float(by_sequence.mean()), **figures}, samples
 
 
 def retrieval(
@@ -125,7 +149,7 @@ def retrieval(
     distractors: list[tuple[str, int]],
     rank: int = 20_000,
 ) -> dict[str, float]:
-    """Mean average precision of finding the five copies of a patch among `rank` patches."""
+    """Return the mean average precision of finding the five copies of a patch among `rank`."""
     pool = np.stack([strips[name]["ref"][index] for name, index in distractors])
     pool_sequence = np.array([name for name, _ in distractors])
     values: dict[str, list[float]] = {level: [] for level in LEVELS}
@@ -141,12 +165,12 @@ def retrieval(
             ranked = np.column_stack([*near, others])[:, :rank]
             labels = np.arange(ranked.shape[1]) < 5
             values[level] += [average_precision(-row, labels) for row in ranked]
-    figures = {f"retrieval {level}": float(np.mean(v)) for level, v in values.items()}
-    return {"retrieval": float(np.mean(list(figures.values()))), **figures}
+    figures = {RETRIEVAL_KIND.of(level): float(np.mean(v)) for level, v in values.items()}
+    return {RETRIEVAL.name: float(np.mean(list(figures.values()))), **figures}
 
 
 def all_distances(left: NDArray[Any], right: NDArray[Any]) -> Float64:
-    """Distances (N, M): Euclidean in double precision, or bits."""
+    """Return all distances (N, M): Euclidean in double precision, or Hamming for packed bits."""
     if left.dtype == np.uint8:
         bits = np.bitwise_count(left[:, None] ^ right[None])
         return np.asarray(bits.sum(axis=2), np.float64)
@@ -156,7 +180,7 @@ def all_distances(left: NDArray[Any], right: NDArray[Any]) -> Float64:
 
 
 class _Rows:
-    """Descriptors of one level by (sequence, image, index), image 0 being the reference."""
+    """Descriptors of one level by (sequence, image, index); image 0 is the reference."""
 
     def __init__(self, strips: Strips, names: list[str], level: str) -> None:
         wanted = ["ref", *(f"{level}{image}" for image in range(1, 6))]
@@ -166,7 +190,7 @@ class _Rows:
         self._length = np.array(lengths)
 
     def distance(self, left: tuple[Any, Any, Any], right: tuple[Any, Any, Any]) -> Float64:
-        """Distance of each row of `left` to that of `right`."""
+        """Return the distance of each entry of `left` to the same entry of `right`."""
         one, other = self._at(*left), self._at(*right)
         parts = [
             row_distance(self._rows[one[at : at + _BLOCK]], self._rows[other[at : at + _BLOCK]])

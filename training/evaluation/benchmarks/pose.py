@@ -28,6 +28,15 @@ from training.metrics.image_pairs import (
     error_auc,
     rotation_error_deg,
 )
+from training.metrics.metric import (
+    CORRECT,
+    INLIERS,
+    MATCHES,
+    POSE_AUC,
+    POSE_ERROR,
+    PRECISION,
+    in_group,
+)
 
 AUC_LIMITS = (5, 10, 20)
 MAX_AXIS_ANGLE_DEG = 60.0
@@ -35,7 +44,7 @@ CORRECT_PX = 2.0
 
 
 def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
-    """Estimate the pose of every pair with every model."""
+    """Estimate the relative pose of every pair with every model."""
     scenes = find_scenes(data)
     views = {f"{s}/{name}": v for s, held in scenes.items() for name, v in held.items()}
     images = _image_set(scenes, views, options)
@@ -60,25 +69,24 @@ def score(
     options: Options,
     stamp: str = "",
 ) -> ModelResult:
-    """Figures of one model over all pairs, and AUC@10 for each scene."""
+    """Return the metrics of one model over all pairs, and AUC@10 and inliers of each scene."""
     rows = [_score_pair(predictions, pair, views, options) for pair in images.pairs]
     samples = {name: [row[name] for row in rows] for name in rows[0]}
     groups = tuple(one.split("/")[0] for one, _ in images.pairs)
-    errors = samples["pose_error_deg"]
+    errors = samples[POSE_ERROR.name]
     figures = {
-        f"pose_auc@{limit}": area
+        POSE_AUC.of(limit): area
         for limit, area in zip(AUC_LIMITS, error_auc(errors, AUC_LIMITS), strict=True)
     }
-    for name in ("matches", "correct", "precision", "inliers"):
-        figures[name] = float(np.mean(samples[name]))
+    for metric in (MATCHES, CORRECT, PRECISION, INLIERS):
+        figures[metric.name] = float(np.mean(samples[metric.name]))
     for group in dict.fromkeys(groups):
-        own = [e for e, g in zip(errors, groups, strict=True) if g == group]
-        figures[f"{group}: pose_auc@10"] = error_auc(own, [10])[0]
-        figures[f"{group}: inliers"] = float(
-            np.mean([n for n, g in zip(samples["inliers"], groups, strict=True) if g == group])
-        )
-    # What one pair adds to AUC@10, so that a difference of AUC can be bootstrapped over pairs.
-    samples["pose_auc@10"] = [max(0.0, 1 - error / 10) for error in errors]
+        own = [row for row, g in enumerate(groups) if g == group]
+        figures[in_group(group, POSE_AUC.of(10))] = error_auc([errors[row] for row in own], [10])[0]
+        inliers = float(np.mean([samples[INLIERS.name][row] for row in own]))
+        figures[in_group(group, INLIERS.name)] = inliers
+    # What each pair contributes to AUC@10, so that `compare` can resample pairs.
+    samples[POSE_AUC.of(10)] = [max(0.0, 1 - error / 10) for error in errors]
     units = tuple(f"{one}-{other.split('/')[1]}" for one, other in images.pairs)
     limits = np.linspace(0, 20, 41)
     recall = [float(np.mean(np.array(errors) <= limit)) for limit in limits]
@@ -100,12 +108,12 @@ def _score_pair(
         seed=options.seed,
         cameras=(one.camera, other.camera),
     )
-    found = verify(left, right, (predictions.sizes[pair[0]], predictions.sizes[pair[1]]), rule)
+    estimate = verify(left, right, (predictions.sizes[pair[0]], predictions.sizes[pair[1]]), rule)
     error = 180.0
-    if found.pose is not None:
+    if estimate.pose is not None:
         error = max(
-            rotation_error_deg(found.pose[:, :3], rotation),
-            direction_error_deg(found.pose[:, 3], translation),
+            rotation_error_deg(estimate.pose[:, :3], rotation),
+            direction_error_deg(estimate.pose[:, 3], translation),
         )
     correct = epipolar_ok(
         _essential(rotation, translation),
@@ -115,11 +123,11 @@ def _score_pair(
         CORRECT_PX,
     )
     return {
-        "pose_error_deg": error,
-        "matches": float(len(left)),
-        "correct": float(correct.sum()),
-        "precision": float(correct.mean()) if len(correct) else 0.0,
-        "inliers": float(found.inliers.sum()),
+        POSE_ERROR.name: error,
+        MATCHES.name: float(len(left)),
+        CORRECT.name: float(correct.sum()),
+        PRECISION.name: float(correct.mean()) if len(correct) else 0.0,
+        INLIERS.name: float(estimate.inliers.sum()),
     }
 
 

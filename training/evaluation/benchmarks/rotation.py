@@ -1,7 +1,7 @@
-"""Benchmark `rotation`: photographs turned in their plane, and enlarged or reduced.
+"""Benchmark `rotation`: match photographs with rotated and with scaled copies of themselves.
 
-The images under the given folders are turned by every 15 degrees and scaled by half octaves;
-keypoints are detected again in each, and matches within 3 px of the truth are counted.
+The images in the given folders are rotated in steps of 15 degrees and scaled in half octaves.
+Keypoints are detected anew in each copy; matches within 3 px of the truth are correct.
 """
 
 from __future__ import annotations
@@ -24,6 +24,17 @@ from training.evaluation.protocol import (
     digest_files,
 )
 from training.metrics.image_pairs import mutually_nearest, transfer_error
+from training.metrics.metric import (
+    CEILING,
+    CEILING_ROTATED,
+    CEILING_SCALED,
+    CORRECT,
+    CORRECT_AT_ANGLE,
+    CORRECT_AT_SCALE,
+    CORRECT_ROTATED,
+    CORRECT_SCALED,
+    LOWEST_ROTATED,
+)
 
 ANGLES_DEG = tuple(range(0, 360, 15))
 OCTAVES = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0)
@@ -38,13 +49,13 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
     results = {}
     for model in models:
         predictions = predict(model, images, options)
-        samples: dict[str, list[float]] = {"correct": [], "ceiling": []}
+        samples: dict[str, list[float]] = {CORRECT.name: [], CEILING.name: []}
         for pair in images.pairs:
             error = transfer_error(truth[pair], *predictions.points(pair))
-            samples["correct"].append(float((error <= CORRECT_PX).sum()))
+            samples[CORRECT.name].append(float((error <= CORRECT_PX).sum()))
             left, right = (predictions.keypoints[name].xy for name in pair)
             ceiling = mutually_nearest(truth[pair], left, right, CORRECT_PX)
-            samples["ceiling"].append(float(ceiling))
+            samples[CEILING.name].append(float(ceiling))
         results[model.name] = _result(samples, images, model.stamp)
     protocol = {
         **options.protocol("max_keypoints", "ratio", "limit"),
@@ -56,7 +67,10 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
 
 
 def similarity(size: tuple[int, int], angle_deg: float, octaves: float) -> Float64:
-    """The homography that turns (clockwise as seen) and scales an image onto its own canvas."""
+    """Return the homography that rotates (clockwise as seen) and scales an image onto its canvas.
+
+    The canvas is that of `canvas_size`; the centre of the image maps to its centre.
+    """
     width, height = size
     scale = 2.0**octaves
     cosine, sine = scale * np.cos(np.radians(angle_deg)), scale * np.sin(np.radians(angle_deg))
@@ -70,7 +84,7 @@ def similarity(size: tuple[int, int], angle_deg: float, octaves: float) -> Float
 
 
 def canvas_size(size: tuple[int, int], angle_deg: float, octaves: float) -> tuple[int, int]:
-    """Width and height that hold the whole turned and scaled image."""
+    """Return the width and height that hold the whole rotated and scaled image."""
     width, height = size
     c, s = abs(np.cos(np.radians(angle_deg))), abs(np.sin(np.radians(angle_deg)))
     scale = 2.0**octaves
@@ -80,8 +94,8 @@ def canvas_size(size: tuple[int, int], angle_deg: float, octaves: float) -> tupl
     )
 
 
-def turned(path: Path, angle_deg: float, octaves: float) -> Image:
-    """Read, turn and scale an image; its own grey mean fills the corners."""
+def transformed(path: Path, angle_deg: float, octaves: float) -> Image:
+    """Read, rotate and scale an image; the corners are filled with its mean grey value."""
     grey = np.asarray(_read(path))
     size = (grey.shape[1], grey.shape[0])
     if octaves < 0:
@@ -102,20 +116,20 @@ def _read(path: Path) -> np.ndarray:
 
 
 def _views(data: list[Path], options: Options) -> tuple[ImageSet, dict[tuple[str, str], Float64]]:
-    found = list(list_images(data).items())
-    # Evenly spread over the folders, so that sequences of one place count once or so.
-    step = max(1, len(found) // (options.limit or IMAGES))
-    chosen = found[::step][: options.limit or IMAGES]
-    steps = [(float(angle), 0.0) for angle in ANGLES_DEG]
-    steps += [(0.0, octaves) for octaves in OCTAVES if octaves]
+    listed = list(list_images(data).items())
+    # Spread evenly over the list: neighbours in it often show the same place.
+    step = max(1, len(listed) // (options.limit or IMAGES))
+    chosen = listed[::step][: options.limit or IMAGES]
+    changes = [(float(angle), 0.0) for angle in ANGLES_DEG]
+    changes += [(0.0, octaves) for octaves in OCTAVES if octaves]
     loaders, pairs, truth = {}, [], {}
     for name, path in chosen:
         grey = _read(path)
         size = (grey.shape[1], grey.shape[0])
-        loaders[name] = partial(turned, path, 0.0, 0.0)
-        for angle, octaves in steps:
+        loaders[name] = partial(transformed, path, 0.0, 0.0)
+        for angle, octaves in changes:
             other = f"{name}@{angle:g},{octaves:g}"
-            loaders[other] = partial(turned, path, angle, octaves)
+            loaders[other] = partial(transformed, path, angle, octaves)
             pairs.append((name, other))
             truth[name, other] = similarity(size, angle, octaves)
     digest = digest_files(path for _, path in chosen)
@@ -123,23 +137,25 @@ def _views(data: list[Path], options: Options) -> tuple[ImageSet, dict[tuple[str
 
 
 def _result(samples: dict[str, list[float]], images: ImageSet, stamp: str) -> ModelResult:
-    """Means by angle and by scale."""
+    """Return the means over all rotations and scales, and those of each angle and scale."""
     at = [other.rpartition("@")[2].split(",") for _, other in images.pairs]
     angle = np.array([float(a) for a, _ in at])
     octave = np.array([float(o) for _, o in at])
-    correct, ceiling = np.array(samples["correct"]), np.array(samples["ceiling"])
+    correct, ceiling = np.array(samples[CORRECT.name]), np.array(samples[CEILING.name])
     by_angle = [float(correct[(angle == a) & (octave == 0)].mean()) for a in ANGLES_DEG]
     by_octave = [float(correct[(octave == o) & (angle == 0)].mean()) for o in OCTAVES]
-    turns = (octave == 0) & (angle != 0)
+    rotated = (octave == 0) & (angle != 0)
     figures = {
-        "correct over rotations": float(correct[turns].mean()),
-        "lowest over rotations": min(by_angle[1:]),
-        "ceiling over rotations": float(ceiling[turns].mean()),
-        "correct over scales": float(correct[octave != 0].mean()),
-        "ceiling over scales": float(ceiling[octave != 0].mean()),
+        CORRECT_ROTATED.name: float(correct[rotated].mean()),
+        LOWEST_ROTATED.name: min(by_angle[1:]),
+        CEILING_ROTATED.name: float(ceiling[rotated].mean()),
+        CORRECT_SCALED.name: float(correct[octave != 0].mean()),
+        CEILING_SCALED.name: float(ceiling[octave != 0].mean()),
     }
-    figures.update({f"correct at {a} deg": v for a, v in zip(ANGLES_DEG, by_angle, strict=True)})
-    figures.update({f"correct at {o:+g} oct": v for o, v in zip(OCTAVES, by_octave, strict=True)})
+    for degrees, value in zip(ANGLES_DEG, by_angle, strict=True):
+        figures[CORRECT_AT_ANGLE.of(degrees)] = value
+    for octaves, value in zip(OCTAVES, by_octave, strict=True):
+        figures[CORRECT_AT_SCALE.of(f"{octaves:+g}")] = value
     curves = {
         "correct matches by angle (degrees)": {"x": [float(a) for a in ANGLES_DEG], "y": by_angle},
         "correct matches by scale (octaves)": {"x": list(OCTAVES), "y": by_octave},

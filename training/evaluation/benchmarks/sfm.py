@@ -1,7 +1,8 @@
-"""Benchmark `sfm`: reconstruct each scene with a model's features, and look at what comes out.
+"""Benchmark `sfm`: reconstruct scenes with a model's features and measure the reconstruction.
 
-Scenes with known cameras keep their intrinsics fixed, and the camera centres found are compared
-with the true ones after the best similarity transform; others guess and refine a focal length.
+If the cameras of a scene are known, its intrinsics are kept fixed, and the estimated camera centres
+are compared with the true ones after the best similarity transform. Otherwise COLMAP guesses and
+refines a focal length.
 """
 
 from __future__ import annotations
@@ -42,16 +43,20 @@ from training.evaluation.protocol import (
     digest_files,
     stamp_of,
 )
-
-FIGURES = (
-    "images",
-    "registered",
-    "points",
-    "observations",
-    "track_length",
-    "reprojection_px",
-    "centre_error",
+from training.metrics.metric import (
+    CENTRE_ERROR,
+    IMAGES,
+    OBSERVATIONS,
+    POINTS,
+    REGISTERED,
+    REPROJECTION,
+    TRACK_LENGTH,
+    in_group,
 )
+
+# The order of the array in cached reconstructions, then what is computed from the centres.
+_STORED = (IMAGES, REGISTERED, POINTS, OBSERVATIONS, TRACK_LENGTH, REPROJECTION)
+_METRICS = (*_STORED, CENTRE_ERROR)
 
 
 def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
@@ -60,13 +65,13 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
     digests, results = {}, {}
     for model in models:
         figures: dict[str, float] = {}
-        samples: dict[str, list[float]] = {name: [] for name in FIGURES}
+        samples: dict[str, list[float]] = {metric.name: [] for metric in _METRICS}
         for name, (images, views) in scenes.items():
             digests[name] = images.digest
-            found = _reconstruct(model, name, images, views, options)
-            for figure in FIGURES:
-                figures[f"{name}: {figure}"] = found[figure]
-                samples[figure].append(found[figure])
+            measured = _reconstruct(model, name, images, views, options)
+            for metric, value in measured.items():
+                figures[in_group(name, metric)] = value
+                samples[metric].append(value)
         units = tuple(scenes)
         results[model.name] = ModelResult(figures, units, units, samples, stamp=model.stamp)
     protocol = {
@@ -79,9 +84,9 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
 
 
 def align_similarity(source: Float64, target: Float64) -> tuple[float, Float64, Float64]:
-    """Scale, rotation and translation that bring `source` points (N, 3) nearest to `target`.
+    """Return the scale, rotation and translation that best map points `source` to `target`.
 
-    Umeyama's closed form.
+    Both are (N, 3); least squares by Umeyama's closed form.
     """
     middle_s, middle_t = source.mean(axis=0), target.mean(axis=0)
     centred_s, centred_t = source - middle_s, target - middle_t
@@ -94,12 +99,12 @@ def align_similarity(source: Float64, target: Float64) -> tuple[float, Float64, 
     return scale, rotation, np.asarray(middle_t - scale * rotation @ middle_s)
 
 
-def centre_error(found: Mapping[str, Float64], views: Mapping[str, View]) -> float:
-    """Root mean square distance of camera centres after alignment; NaN with fewer than three."""
-    names = sorted(set(found) & set(views))
+def centre_error(centres: Mapping[str, Float64], views: Mapping[str, View]) -> float:
+    """Return the RMS distance of camera centres after alignment; NaN for fewer than three."""
+    names = sorted(set(centres) & set(views))
     if len(names) < 3:
         return float("nan")
-    source = np.array([found[name] for name in names])
+    source = np.array([centres[name] for name in names])
     target = np.array([views[name].centre for name in names])
     scale, rotation, shift = align_similarity(source, target)
     gap = scale * source @ rotation.T + shift - target
@@ -107,7 +112,7 @@ def centre_error(found: Mapping[str, Float64], views: Mapping[str, View]) -> flo
 
 
 def _scenes(data: list[Path]) -> dict[str, tuple[ImageSet, dict[str, View]]]:
-    """Scenes with known cameras, or else folders of images."""
+    """Find scenes with known cameras, or else plain folders of images."""
     try:
         known = find_scenes(data)
     except DataError:
@@ -138,8 +143,8 @@ def _reconstruct(
     folder = options.workspace / f"sfm-{model.name}-{scene}-{stamp}"
     kept = cached(path, lambda: _map_scene(model, images, views, folder, options))
     centres = dict(zip(kept["names"].tolist(), kept["centres"], strict=True))
-    figures = dict(zip(FIGURES[:-1], kept["figures"].tolist(), strict=True))
-    return {**figures, "centre_error": centre_error(centres, views)}
+    figures = {m.name: v for m, v in zip(_STORED, kept["figures"].tolist(), strict=True)}
+    return {**figures, CENTRE_ERROR.name: centre_error(centres, views)}
 
 
 def _map_scene(
@@ -158,27 +163,27 @@ def _map_scene(
     rule = SfmOptions(ratio=options.ratio, seed=options.seed, threads=options.threads or -1)
     cameras = {name: _known_camera(views[name], features[name].size) for name in views}
     build_database(folder / "database.db", features, rule, cameras or None)
-    found = run_mapper(folder, rule, refine_intrinsics=not views, has_two_view_points=False)
+    model_3d = run_mapper(folder, rule, refine_intrinsics=not views, has_two_view_points=False)
     shutil.rmtree(folder, ignore_errors=True)
-    return _summary(found, len(images.images))
+    return _summary(model_3d, len(images.images))
 
 
-def _summary(found: Any | None, images: int) -> dict[str, NDArray[Any]]:
-    if found is None:
+def _summary(model_3d: Any | None, images: int) -> dict[str, NDArray[Any]]:
+    if model_3d is None:
         figures = [images, 0, 0, 0, 0.0, float("nan")]
         return {
             "names": np.zeros(0, "U1"),
             "centres": np.zeros((0, 3)),
             "figures": np.array(figures),
         }
-    registered = [found.image(i) for i in found.reg_image_ids()]
+    registered = [model_3d.image(i) for i in model_3d.reg_image_ids()]
     figures = [
         images,
         len(registered),
-        found.num_points3D(),
-        found.compute_num_observations(),
-        found.compute_mean_track_length(),
-        found.compute_mean_reprojection_error(),
+        model_3d.num_points3D(),
+        model_3d.compute_num_observations(),
+        model_3d.compute_mean_track_length(),
+        model_3d.compute_mean_reprojection_error(),
     ]
     return {
         "names": np.array([image.name for image in registered]),
@@ -189,7 +194,9 @@ def _summary(found: Any | None, images: int) -> dict[str, NDArray[Any]]:
 
 def _known_camera(view: View, size: tuple[int, int]) -> Any:
     camera = view.camera
-    made = pycolmap.Camera.create_from_model_id(0, pycolmap.CameraModelId.PINHOLE, camera.fx, *size)
-    made.params = [camera.fx, camera.fy, camera.cx + PIXEL_SHIFT, camera.cy + PIXEL_SHIFT]
-    made.has_prior_focal_length = True
-    return made
+    colmap = pycolmap.Camera.create_from_model_id(
+        0, pycolmap.CameraModelId.PINHOLE, camera.fx, *size
+    )
+    colmap.params = [camera.fx, camera.fy, camera.cx + PIXEL_SHIFT, camera.cy + PIXEL_SHIFT]
+    colmap.has_prior_focal_length = True
+    return colmap

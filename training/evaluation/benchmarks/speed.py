@@ -1,7 +1,7 @@
-"""Benchmark `speed`: CPU time and memory of descriptors, and of a pair from files to inliers.
+"""Benchmark `speed`: CPU time and memory to describe patches and to match a pair of images.
 
-CPU milliseconds count all threads. Each model runs in a process of its own, so its peak memory
-is its own; OpenCV's SIFT with a brute-force ratio test runs the same way, as a yardstick.
+CPU milliseconds are summed over all threads. Each model runs in a process of its own, so its peak
+memory is its own. OpenCV's SIFT with brute-force matching and a ratio test is the reference.
 """
 
 from __future__ import annotations
@@ -33,27 +33,29 @@ from training.evaluation.protocol import (
     Options,
     digest_files,
 )
+from training.metrics.metric import CPU_MS, CPU_RATIO, PEAK_RSS, WALL_MS
 
 SIZE = (1024, 768)
 PATCHES = 1000
 REPEATS = 5
-YARDSTICK = "opencv-sift-bf-ratio"
+REFERENCE = "opencv-sift-bf-ratio"
 
 
 def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
-    """Time every model and the yardstick on the first two images under `data`."""
+    """Time every model and the reference on the first two images in `data`."""
     paths = list(list_images(data).values())[:2]
     names = {model.name: model for model in models}
     results = {}
-    for name in (YARDSTICK, *names):
+    for name in (REFERENCE, *names):
         location = names[name].location if name in names else name
-        figures = _alone(location, paths, options.max_keypoints, options.threads)
+        figures = _measure_in_process(location, paths, options.max_keypoints, options.threads)
         stamp = names[name].stamp if name in names else f"opencv-{cv2.__version__}"
         results[name] = ModelResult(figures, stamp=stamp)
-    base = results[YARDSTICK].figures["cpu_ms_per_pair"]
+    cpu_per_pair = CPU_MS.of("pair")
+    base = results[REFERENCE].figures[cpu_per_pair]
     results = {
         name: ModelResult(
-            {**r.figures, "pair_cpu_vs_opencv": r.figures["cpu_ms_per_pair"] / base}, stamp=r.stamp
+            {**r.figures, CPU_RATIO.name: r.figures[cpu_per_pair] / base}, stamp=r.stamp
         )
         for name, r in results.items()
     }
@@ -74,7 +76,7 @@ def measure(
 ) -> dict[str, float]:
     """Time one model in this process."""
     images = [_sized(path) for path in paths]
-    if model == YARDSTICK:
+    if model == REFERENCE:
         figures = _times("pair", lambda: _opencv_pair(images, max_keypoints))
     else:
         descriptor = load_descriptor(model, threads=threads)
@@ -88,12 +90,12 @@ def measure(
         matcher = Matcher(descriptor)
         options = MatchOptions(detect=DetectOptions(max_keypoints=max_keypoints))
         figures |= _times("pair", lambda: matcher.match(images[0], images[1], options))
-    # Kilobytes on Linux.
-    figures["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # ru_maxrss is in kilobytes on Linux.
+    figures[PEAK_RSS.name] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return figures
 
 
-def _alone(
+def _measure_in_process(
     model: str, paths: list[Path], max_keypoints: int, threads: int | None
 ) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
@@ -110,13 +112,13 @@ def _times(name: str, work: Callable[[], object]) -> dict[str, float]:
         cpu.append(1e3 * (time.process_time() - start_cpu))
         wall.append(1e3 * (time.perf_counter() - start))
     return {
-        f"cpu_ms_per_{name}": float(np.median(cpu)),
-        f"wall_ms_per_{name}": float(np.median(wall)),
+        CPU_MS.of(name): float(np.median(cpu)),
+        WALL_MS.of(name): float(np.median(wall)),
     }
 
 
 def _opencv_pair(images: list[UInt8], max_keypoints: int) -> int:
-    """What a user of OpenCV writes: detectAndCompute, brute force, ratio 0.8, geometry."""
+    """Match a pair as users of OpenCV do: detectAndCompute, brute force, ratio 0.8, RANSAC."""
     sift = cv2.SIFT.create(nfeatures=max_keypoints)
     (left, rows0), (right, rows1) = (sift.detectAndCompute(image, None) for image in images)
     nearest = cv2.BFMatcher(cv2.NORM_L2).knnMatch(rows0, rows1, k=2)

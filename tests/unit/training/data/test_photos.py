@@ -13,7 +13,7 @@ from skimage import data as samples
 from matchserve.types import PatchSpec
 from training.data.photos.alike import likeness
 from training.data.photos.photos import PhotoOptions, build_photos, photo_classes
-from training.data.store.difficulty import sample_pairs, sift_fpr95
+from training.data.store.difficulty import sift_fpr95
 from training.data.store.divide import (
     merge_stores,
     random_scenes,
@@ -21,6 +21,7 @@ from training.data.store.divide import (
     used_scenes,
 )
 from training.data.store.notes import read_notes
+from training.data.store.pairs import sample_pairs
 from training.data.store.reader import PatchStore
 from training.data.store.recrop import recrop
 from training.data.store.report import report_store, scene_table

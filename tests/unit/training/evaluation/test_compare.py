@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -97,9 +98,36 @@ def test_results_survive_a_file(tmp_path: Path) -> None:
 
 def test_tables_show_shares_in_per_cent_and_carry_the_command(tmp_path: Path) -> None:
     text = table(result(a=BASE), "python -m training evaluate a")
-    assert "| model | correct | mma@3px % |" in text
+    assert "| model | correct | MMA@3px % |" in text
     assert "| 51.23 |" in text
     assert "`python -m training evaluate a`" in text
     assert "max_keypoints: 2048" in text
     plot(result(a=BASE), tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_old_result_files_still_load(tmp_path: Path) -> None:
+    """Unknown metrics are shown without unit and never compared; renamed keys get new names."""
+    entry = {
+        "figures": {"fpr95": 0.25, "sharpness error": 3.14159},
+        "units": ["u0", "u1"],
+        "groups": ["g0", "g1"],
+        "samples": {"fpr95": [0.2, 0.3], "sharpness error": [3.0, 3.2]},
+        "curves": {},
+        "stamp": "s",
+    }
+    content = {
+        "format_version": 1,
+        "benchmark": "pairs",
+        "command": "python -m training evaluate a",
+        "protocol": {"pairs": 10, "crowd": 2048},
+        "data_digest": "abc",
+        "models": {"a": entry, "b": entry},
+    }
+    (tmp_path / "old.json").write_text(json.dumps(content))
+    read = read_json(tmp_path / "old.json")
+    assert read.protocol == {"pairs": 10, "group_size": 2048}
+    text = table(read, "c")
+    assert "| model | FPR95 % | sharpness error |" in text
+    assert "| a | 25.00 | 3.142 |" in text
+    assert [c.figure for c in compare(read, "a", read, "b")] == ["fpr95"]

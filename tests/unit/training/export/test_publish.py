@@ -80,7 +80,7 @@ def test_figures_of_another_file_are_refused(tmp_path: Path) -> None:
     write_tiny_model(tmp_path / "models" / "one")
     before = (tmp_path / "models" / "one" / "card.json").read_bytes()
     other = write_result(tmp_path / "a.json", {"one": ("0" * 64, 0.25)})
-    with pytest.raises(DataError, match="another file"):
+    with pytest.raises(DataError, match="another model file"):
         publish(tmp_path / "models", {"Held out": other})
     unknown = write_result(tmp_path / "b.json", {"three": ("0" * 64, 0.25)})
     with pytest.raises(DataError, match="measures none of one"):
@@ -141,10 +141,10 @@ def test_what_cannot_be_published_is_said_in_one_line(tmp_path: Path) -> None:
     stamp = two_models(models)["one"]
     result = write_result(tmp_path / "a.json", {"one": (stamp, 0.25)})
     result.write_text(result.read_text().replace('"command"', '"commando"'))
-    with pytest.raises(DataError, match=r"a\.json: does not say the command"):
+    with pytest.raises(DataError, match=r"a\.json: does not contain the command"):
         publish(models, {"T": result})
     (models / "two").rename(models / "three")
-    with pytest.raises(DataError, match="three: its card is of 'two'"):
+    with pytest.raises(DataError, match="three: its card names the model 'two'"):
         publish(models, {})
 
 

@@ -8,9 +8,10 @@ import torch
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from tests.unit.training.tiny_runs import tiny
 from training.data.photos.synthetic import ensure_synthetic, write_synthetic
-from training.data.store.pairs import sample_pairs
 from training.data.store.reader import PatchStore
 from training.errors import DataError
+from training.evaluation.benchmarks import pairs as pairs_benchmark
+from training.evaluation.protocol import Options, load_models
 from training.runs.augment import (
     AugmentOptions,
     augment,
@@ -258,19 +259,14 @@ def test_synthetic_is_hard_for_sift_and_not_hopeless(tmp_path: Path) -> None:
     assert 0.1 < rate < 0.5
 
 
-def test_fixed_pairs(stores: list[PatchStore]) -> None:
-    pairs = sample_pairs(stores[0], 401)
-    again = sample_pairs(stores[0], 401)
-    assert pairs.left.tolist() == again.left.tolist()
-    assert int(pairs.labels.sum()) == 200
-    left, right = (
-        np.searchsorted(stores[0].offsets, x, "right") for x in (pairs.left, pairs.right)
-    )
-    np.testing.assert_array_equal(left == right, pairs.labels)
-    assert (pairs.left != pairs.right).all()
-    lonely = stores[0].select_classes(np.arange(150) < 1)
-    with pytest.raises(DataError, match="two classes"):
-        sample_pairs(lonely, 10)
+def test_validation_measures_the_pairs_of_the_benchmark(
+    stores: list[PatchStore], tmp_path: Path
+) -> None:
+    sift = HandcraftedDescriptor("sift", stores[0].spec)
+    rate = ValidationSet.of(stores[0], 600).fpr95(sift.describe_patches)
+    options = Options(limit=600, cache=tmp_path)
+    result = pairs_benchmark.run(load_models([], options), [stores[0].path], options)
+    assert 0 < rate == result.models["sift"].figures["fpr95"]
 
 
 def test_sources(tmp_path: Path) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tests.tiny_models import write_tiny_model
+from tests.unit.training.evaluation.running import run
+from tests.unit.training.public_sets import write_hpatches
 from training.data.public.hpatches import LEVELS, STRIPS, draw_verification
 from training.evaluation.benchmarks.hpatches import (
     all_distances,
@@ -12,8 +17,8 @@ from training.evaluation.benchmarks.hpatches import (
     retrieval,
     verification,
 )
-from training.evaluation.benchmarks.pairs import row_distance
-from training.metrics.patch_pairs import average_precision
+from training.evaluation.tables import read_json
+from training.metrics.patch_pairs import average_precision, row_distance
 
 NAMES = ["v_two", "i_one"]
 LENGTHS = [30, 20]
@@ -120,3 +125,21 @@ def test_distances_of_bits_are_counts() -> None:
     right = np.array([[0b11111111, 0], [0b11110000, 1]], np.uint8)
     assert all_distances(left, right).tolist() == [[5, 0]]
     assert row_distance(left.repeat(2, axis=0), right).tolist() == [5, 0]
+
+
+def test_models_of_any_patch_size_run(tmp_path: Path) -> None:
+    release = write_hpatches(tmp_path)
+    sizes = (32, 48, 90)
+    names = [
+        str(write_tiny_model(tmp_path / "models" / f"tiny{size}", size=size)) for size in sizes
+    ]
+    run(
+        "evaluate", *names, "--benchmark", "hpatches", "--data", str(release), "--limit", "300",
+        "--json", str(tmp_path / "r.json"), "--cache", str(tmp_path / "c"),
+    )  # fmt: skip
+    result = read_json(tmp_path / "r.json")
+    for size in sizes:
+        figures = result.models[f"tiny{size}"].figures
+        assert figures["patch_samples"] == size
+        assert 0 < figures["matching"] < 1
+    assert result.protocol["patch"].startswith("65 px, resized")
