@@ -3,29 +3,61 @@
 >>> from matchserve import Matcher
 >>> result = Matcher("rootsift").match("a.jpg", "b.jpg")  # doctest: +SKIP
 >>> result.points(), result.verification.matrix  # doctest: +SKIP
+
+The names are imported when they are first used, so that `matchserve.client` needs neither OpenCV
+nor FAISS.
 """
 
-from matchserve.errors import MatchServeError
-from matchserve.limits import Limits
-from matchserve.matcher import Matcher, Options, match_images
-from matchserve.models.card import ModelCard
-from matchserve.models.descriptor import Descriptor
-from matchserve.models.onnx_model import OnnxDescriptor
-from matchserve.models.registry import list_models, load_descriptor
-from matchserve.types import (
-    Features,
-    Image,
-    Keypoints,
-    Matches,
-    MatchResult,
-    PatchSpec,
-    Verification,
-)
-from matchserve.vision.geometry import Camera, VerifyOptions
-from matchserve.vision.keypoints import DetectOptions
-from matchserve.vision.matching import MatchOptions
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matchserve.errors import MatchServeError
+    from matchserve.limits import Limits
+    from matchserve.matcher import Matcher, Options, match_images
+    from matchserve.models.card import ModelCard
+    from matchserve.models.descriptor import Descriptor
+    from matchserve.models.onnx_model import OnnxDescriptor
+    from matchserve.models.registry import list_models, load_descriptor
+    from matchserve.types import (
+        Features,
+        Image,
+        Keypoints,
+        Matches,
+        MatchResult,
+        PatchSpec,
+        Verification,
+    )
+    from matchserve.vision.geometry import Camera, VerifyOptions
+    from matchserve.vision.keypoints import DetectOptions
+    from matchserve.vision.matching import MatchOptions
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "matchserve.errors": ("MatchServeError",),
+    "matchserve.limits": ("Limits",),
+    "matchserve.matcher": ("Matcher", "Options", "match_images"),
+    "matchserve.models.card": ("ModelCard",),
+    "matchserve.models.descriptor": ("Descriptor",),
+    "matchserve.models.onnx_model": ("OnnxDescriptor",),
+    "matchserve.models.registry": ("list_models", "load_descriptor"),
+    "matchserve.types": (
+        "Features",
+        "Image",
+        "Keypoints",
+        "MatchResult",
+        "Matches",
+        "PatchSpec",
+        "Verification",
+    ),
+    "matchserve.vision.geometry": ("Camera", "VerifyOptions"),
+    "matchserve.vision.keypoints": ("DetectOptions",),
+    "matchserve.vision.matching": ("MatchOptions",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Camera",
@@ -51,3 +83,17 @@ __all__ = [
     "load_descriptor",
     "match_images",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'matchserve' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return __all__

@@ -16,6 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from matchserve.libraries import import_faiss
 from matchserve.matcher import Matcher
 from matchserve.models.handcrafted import SIFT_PATCH
 from matchserve.models.registry import load_descriptor
@@ -124,14 +125,14 @@ class _library_threads:  # noqa: N801  reads as a verb phrase in `with`
         self._count = count
 
     def __enter__(self) -> None:
-        faiss = matching.import_faiss()
+        faiss = import_faiss()
         self._before = (cv2.getNumThreads(), faiss.omp_get_max_threads())
         cv2.setNumThreads(self._count)
         faiss.omp_set_num_threads(self._count)
 
     def __exit__(self, *exc: object) -> None:
         cv2.setNumThreads(self._before[0])
-        matching.import_faiss().omp_set_num_threads(self._before[1])
+        import_faiss().omp_set_num_threads(self._before[1])
 
 
 def _time_peer(report: Report, pair: tuple[Image, Image], keypoints: int) -> None:
@@ -212,7 +213,7 @@ def crop_by_loop(image: Image, keypoints: Keypoints, spec: PatchSpec) -> UInt8:
 
 
 def _two_searches(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    faiss = matching.import_faiss()
+    faiss = import_faiss()
     _, forward = faiss.knn(left, right, 1, metric=faiss.METRIC_INNER_PRODUCT)
     _, back = faiss.knn(right, left, 1, metric=faiss.METRIC_INNER_PRODUCT)
     return np.flatnonzero(back[forward[:, 0], 0] == np.arange(len(left)))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from matchserve.encoding import features_from_npz, features_npz
 from matchserve.errors import CapacityError, InvalidParameter, MatchServeError
-from matchserve.matcher import read_file
+from matchserve.files import read_file
 from matchserve.types import Features, Float32, Int32, UInt8
 
 Source: TypeAlias = bytes | str | PathLike[str]

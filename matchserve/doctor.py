@@ -11,20 +11,19 @@ from typing import Any
 import cv2
 import numpy as np
 
-from matchserve import gpu, hardware
+from matchserve import defaults, gpu, hardware
 from matchserve.errors import MatchServeError, ModelError
+from matchserve.libraries import gpu_count, import_faiss
 from matchserve.matcher import Matcher
 from matchserve.models import handcrafted
 from matchserve.models.providers import PROVIDERS, import_onnxruntime, probe
 from matchserve.models.registry import (
-    DEFAULT_MODEL,
     list_models,
     load_descriptor,
     provider_for,
 )
 from matchserve.pattern import generate_pair
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
-from matchserve.vision.matching import gpu_count, import_faiss
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +134,9 @@ def _matching(models_dir: Path | None, provider: str) -> Check:
     pattern0, pattern1, homography = generate_pair((640, 480), seed=1)
     try:
         # A folder of one's own may lack the default model; the built-in ones are everywhere.
-        has_default = DEFAULT_MODEL in list_models(models_dir)
+        has_default = defaults.MODEL in list_models(models_dir)
         matcher = (
-            Matcher(DEFAULT_MODEL, models_dir=models_dir, provider=provider)
+            Matcher(defaults.MODEL, models_dir=models_dir, provider=provider)
             if has_default
             else Matcher(handcrafted.NAMES[-1])
         )

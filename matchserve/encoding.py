@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from matchserve.errors import InvalidParameter
-from matchserve.matcher import read_file
+from matchserve.files import read_file
 from matchserve.types import Features, Keypoints, MatchResult, is_unit_length
 
 COORDINATES = "pixel_center_0"
@@ -35,8 +35,8 @@ def result_fields(result: MatchResult) -> dict[str, Any]:
     return {
         "model": result.model,
         "coordinate_convention": COORDINATES,
-        "image0": size_fields(result.features0.size),
-        "image1": size_fields(result.features1.size),
+        "image0": size_fields(result.features0),
+        "image1": size_fields(result.features1),
         "keypoints0": result.features0.keypoints.xy,
         "keypoints1": result.features1.keypoints.xy,
         "matches": result.matches.pairs,
@@ -44,13 +44,20 @@ def result_fields(result: MatchResult) -> dict[str, Any]:
         "inliers": verification.inliers,
         "geometry": geometry,
         "same_scene": result.same_scene,
+        "notes": result.notes,
         "timings_ms": {k: round(v, _DIGITS) for k, v in result.timings_ms.items()},
     }
 
 
-def size_fields(size: tuple[int, int]) -> dict[str, int]:
-    """An image's size."""
-    return {"width": size[0], "height": size[1]}
+def size_fields(features: Features) -> dict[str, int | None]:
+    """Return the size of an image as sent, and of its working copy."""
+    working_width, working_height = features.working_size or (None, None)
+    return {
+        "width": features.size[0],
+        "height": features.size[1],
+        "working_width": working_width,
+        "working_height": working_height,
+    }
 
 
 def result_json(result: MatchResult) -> bytes:
@@ -97,6 +104,7 @@ def features_fields(features: Features) -> dict[str, Any]:
         "fingerprint": features.fingerprint,
         "coordinate_convention": COORDINATES,
         "image_size": np.array(features.size),
+        "working_size": np.array(features.working_size or features.size),
         "keypoints": keypoints.xy,
         "scales": keypoints.sigma,
         "orientations": keypoints.angle,
@@ -133,7 +141,8 @@ def features_from_fields(fields: dict[str, Any]) -> Features:
     try:
         xy = np.asarray(fields["keypoints"], np.float32).reshape(-1, 2)
         descriptors = np.asarray(fields["descriptors"])
-        width, height = (int(v) for v in np.asarray(fields["image_size"]).ravel())
+        size = _size(fields["image_size"])
+        working = _size(fields["working_size"]) if "working_size" in fields else None
         model, fingerprint = str(fields["model"]), str(fields.get("fingerprint", ""))
         ones = np.ones(len(xy), np.float32)
         keypoints = Keypoints(
@@ -150,7 +159,13 @@ def features_from_fields(fields: dict[str, Any]) -> Features:
         raise InvalidParameter("descriptors must be finite floats, or packed bits as uint8")
     if descriptors.dtype != np.uint8 and descriptors.ndim == 2 and not is_unit_length(descriptors):
         raise InvalidParameter("float descriptors must be rows of length one")
-    return Features(keypoints, descriptors, model, (width, height), fingerprint)
+    return Features(keypoints, descriptors, model, size, fingerprint, working)
+
+
+def _size(values: Any) -> tuple[int, int]:
+    """Return two values as a size (width, height)."""
+    width, height = (int(v) for v in np.asarray(values).ravel())
+    return width, height
 
 
 def read_features(path: Path) -> Features:

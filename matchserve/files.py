@@ -1,4 +1,4 @@
-"""Write files and directories that are complete or absent, even if the process is killed."""
+"""Read files, and write files and directories that are complete or absent, even after a crash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from matchserve.errors import MissingInput
+from matchserve.limits import LIBRARY_LIMITS
+
 _SUFFIX = ".partial"
+
+
+def read_file(path: Path, max_bytes: int = LIBRARY_LIMITS.max_image_bytes) -> bytes:
+    """Return the first `max_bytes` + 1 bytes of a file: enough to see that it is too large.
+
+    Raises:
+        MissingInput: the file does not exist, is a directory, or cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(max_bytes + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise MissingInput(f"cannot read {path}: {reason}") from error
 
 
 @contextmanager

@@ -1,16 +1,22 @@
-"""How much of anything one call may ask for."""
+"""Upper and lower bounds that are checked before work is done, defined once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+MIN_PATCH_SIZE, MAX_PATCH_SIZE = 8, 128
+"""Range of the side of a model's patches, in samples."""
+
+MIN_WORKING_SIDE = 16
+"""Smallest side that an image may be reduced to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds checked before work is done.
+    """Bounds on images and keypoints; the defaults are those of the library and command line.
 
-    Finding keypoints takes 240 bytes a pixel, 12 GB for the largest image allowed by default;
-    lower `max_pixels` on smaller machines. Pillow itself refuses more than 178 megapixels.
+    Finding keypoints needs 240 bytes of memory per pixel, 12 GB for the largest image allowed by
+    default; lower `max_pixels` on smaller machines. Pillow refuses more than 178 megapixels.
     """
 
     max_image_bytes: int = 200_000_000
@@ -20,4 +26,6 @@ class Limits:
     max_keypoints: int = 65_536
 
 
-DEFAULT_LIMITS = Limits()
+LIBRARY_LIMITS = Limits()
+SERVICE_LIMITS = Limits(max_image_bytes=20_000_000, max_keypoints=8192)
+"""Defaults of the service; settings can change each of them."""

@@ -1,25 +1,30 @@
-"""`Matcher`: two images in, matches out. The command line and the service run this same class."""
+"""`Matcher`: match two images. The library, the command line and the service all run this class."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from matchserve.errors import InvalidParameter, MissingInput
+from matchserve import defaults
+from matchserve.clock import Call
+from matchserve.errors import InvalidParameter
+from matchserve.feature_cache import FeatureCache, content_key
+from matchserve.files import read_file
 from matchserve.hardware import memory_limit_bytes
-from matchserve.limits import DEFAULT_LIMITS, Limits
+from matchserve.libraries import import_faiss
+from matchserve.limits import LIBRARY_LIMITS, MIN_WORKING_SIDE, Limits
 from matchserve.models.descriptor import Descriptor
-from matchserve.models.registry import DEFAULT_MODEL, load_descriptor
+from matchserve.models.registry import load_descriptor
+from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image, Matches, MatchResult, Verification
 from matchserve.vision import geometry, matching
 from matchserve.vision.decode import ExifPolicy, decode, from_array
@@ -28,53 +33,73 @@ from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL, DetectOptions, detect
 from matchserve.vision.matching import MatchOptions
 
+T = TypeVar("T")
+S = TypeVar("S")
+
 ImageSource: TypeAlias = bytes | bytearray | memoryview | str | PathLike[str] | NDArray[Any] | Image
 """Encoded bytes, a path to a file, a uint8/uint16 array (grey or RGB), or a decoded image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything one match may be asked to do differently.
+    """All options of a match.
 
-    `exif` says whether an image is turned as its EXIF says; `max_side` finds and describes
-    keypoints on a copy reduced to that side, and coordinates stay those of the image as sent.
+    `exif` says whether the image is rotated as its EXIF orientation says. Keypoints are found and
+    described on a copy whose longest side is at most `max_side` pixels (0 for the full size);
+    coordinates are always those of the image as sent.
     """
 
     detect: DetectOptions = field(default_factory=DetectOptions)
     match: MatchOptions = field(default_factory=MatchOptions)
     verify: VerifyOptions = field(default_factory=VerifyOptions)
     exif: ExifPolicy = "apply"
-    max_side: int | None = None
+    max_side: int = defaults.MAX_SIDE
 
     def __post_init__(self) -> None:
         if self.exif not in ("apply", "ignore"):
             raise InvalidParameter(f"exif is {self.exif!r}, not apply or ignore")
-        if self.max_side is not None and self.max_side < 16:
-            raise InvalidParameter(f"max_side is {self.max_side}, must be at least 16")
+        if self.max_side and self.max_side < MIN_WORKING_SIDE:
+            raise InvalidParameter(
+                f"max_side is {self.max_side}, must be 0 for the full size "
+                f"or at least {MIN_WORKING_SIDE}"
+            )
 
 
 DEFAULT_OPTIONS = Options()
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A decoded image, and the cache key of its features if they shall be cached."""
+
+    image: Image
+    key: Any = None
+
+
 class Matcher:
     """Finds keypoints, describes them with one model and matches two images.
 
-    Holds a loaded model and nothing of any request: one instance serves many threads.
+    It holds a loaded model and no state of any call: one instance serves many threads.
     """
 
     def __init__(
         self,
-        model: str | PathLike[str] | Descriptor = DEFAULT_MODEL,
+        model: str | PathLike[str] | Descriptor = defaults.MODEL,
         *,
         models_dir: Path | None = None,
         provider: str = "auto",
         threads: int | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: Limits = LIBRARY_LIMITS,
+        cache: FeatureCache | None = None,
+        executor: Executor | None = None,
     ) -> None:
-        """Load `model`: a name, a path to a model directory, or a descriptor made elsewhere.
+        """Load `model`: a name, a path to a model directory, or a loaded descriptor.
+
+        `cache` keeps the features of encoded images that were described before. `executor` runs
+        the second image of a pair; without one, each call starts a thread for it.
 
         Raises:
-            UnknownModel: no model of that name.
+            UnknownModel: there is no model of that name.
             ModelError: the model cannot be used.
         """
         if isinstance(model, PathLike):
@@ -85,72 +110,82 @@ class Matcher:
             )
         self.descriptor = model
         self.limits = limits
+        self._cache = cache
+        self._executor = executor
 
     def match(
-        self, image0: ImageSource, image1: ImageSource, options: Options = DEFAULT_OPTIONS
+        self,
+        image0: ImageSource,
+        image1: ImageSource,
+        options: Options = DEFAULT_OPTIONS,
+        call: Call | None = None,
     ) -> MatchResult:
         """Match two images.
 
         Raises:
-            ImageError: one of them cannot be used.
+            ImageError: one of the images cannot be used.
         """
-        clock = StageClock()
+        call = call or Call()
         self._check(options)
-        # The two images are independent until their descriptors meet.
-        with ThreadPoolExecutor(2, thread_name_prefix="matchserve-image") as pool:
-            decoded = [pool.submit(self._decode, s, options, clock) for s in (image0, image1)]
-            images = [image.result() for image in decoded]
-        workers = 2 if _fit_in_memory(images) else 1
-        with ThreadPoolExecutor(workers, thread_name_prefix="matchserve-image") as pool:
-            described = [pool.submit(self._describe, i, options, clock) for i in images]
-            features0, features1 = (features.result() for features in described)
-        return self._match(features0, features1, options, clock)
+        with self._pair_executor() as executor:
+            run = _PairRunner(executor, call)
+            loaded = run.both(
+                lambda source: self._load_or_recall(source, options, call), (image0, image1)
+            )
+            is_parallel = _fit_in_memory([i.image for i in loaded if isinstance(i, _Loaded)])
+            features0, features1 = run.both(
+                lambda item: self._described(item, options, call), loaded, is_parallel=is_parallel
+            )
+        return self._match(features0, features1, options, call)
 
     def features(
-        self,
-        image: ImageSource,
-        options: Options = DEFAULT_OPTIONS,
-        clock: StageClock | None = None,
+        self, image: ImageSource, options: Options = DEFAULT_OPTIONS, call: Call | None = None
     ) -> Features:
-        """Keypoints and descriptors of one image; `clock` takes the time of each stage.
+        """Find and describe the keypoints of one image.
 
         Raises:
-            ImageError: it cannot be used.
+            ImageError: the image cannot be used.
         """
+        call = call or Call()
         self._check(options)
-        clock = clock or StageClock()
-        return self._describe(self._decode(image, options, clock), options, clock)
+        return self._described(self._load_or_recall(image, options, call), options, call)
 
     def match_features(
         self,
         features0: Features,
         features1: Features,
         options: Options = DEFAULT_OPTIONS,
-        clock: StageClock | None = None,
+        call: Call | None = None,
     ) -> MatchResult:
         """Match two images that were described before.
 
         Raises:
-            FeatureMismatch: by different models.
+            FeatureMismatch: the images were described by different models.
         """
-        return self._match(features0, features1, options, clock or StageClock())
+        return self._match(features0, features1, options, call or Call())
 
     def load(self, source: ImageSource, options: Options = DEFAULT_OPTIONS) -> Image:
-        """Decode an image as `match` would.
+        """Decode an image as `match` does.
 
         Raises:
-            ImageError: it cannot be used.
-            MissingInput: the path cannot be read.
+            ImageError: the image cannot be used.
+            MissingInput: the file cannot be read.
         """
         if isinstance(source, Image):
             return source
+        max_side = options.max_side or None
         if isinstance(source, np.ndarray):
-            return from_array(source, max_side=options.max_side, limits=self.limits)
+            return from_array(source, max_side=max_side, limits=self.limits)
+        data = self._encoded(source)
+        return decode(data, exif=options.exif, max_side=max_side, limits=self.limits)
+
+    def _encoded(self, source: ImageSource) -> bytes | bytearray | memoryview:
+        """Return the bytes of an encoded image."""
         if isinstance(source, str | PathLike):
-            source = read_file(Path(source), self.limits)
+            return read_file(Path(source), self.limits.max_image_bytes)
         if not isinstance(source, bytes | bytearray | memoryview):
             raise InvalidParameter(f"an image cannot be a {type(source).__name__}")
-        return decode(source, exif=options.exif, max_side=options.max_side, limits=self.limits)
+        return source
 
     def _check(self, options: Options) -> None:
         if options.detect.max_keypoints > self.limits.max_keypoints:
@@ -161,24 +196,51 @@ class Matcher:
                 value=options.detect.max_keypoints,
             )
 
-    def _decode(self, source: ImageSource, options: Options, clock: StageClock) -> Image:
-        with clock.stage("decode"):
-            return self.load(source, options)
+    def _load_or_recall(
+        self, source: ImageSource, options: Options, call: Call
+    ) -> _Loaded | Features:
+        """Return the cached features of an encoded image, or decode the image."""
+        key = None
+        if self._cache is not None and not isinstance(source, Image | np.ndarray):
+            source = self._encoded(source)
+            with call.clock.stage("cache"):
+                key = self._cache_key(source, options)
+                cached = self._cache.get(key)
+            if cached is not None:
+                return cached
+        with call.clock.stage("decode"):
+            return _Loaded(self.load(source, options), key)
 
-    def _describe(self, image: Image, options: Options, clock: StageClock) -> Features:
-        with clock.stage("detect"):
-            keypoints = detect(image, options.detect)
-        with clock.stage("describe"):
-            descriptors = self.descriptor.describe(image, keypoints)
+    def _cache_key(self, data: bytes | bytearray | memoryview, options: Options) -> Any:
         card = self.descriptor.card
-        return Features(keypoints, descriptors, card.name, image.size, card.fingerprint)
+        return content_key(
+            data, card.name, card.sha256, options.detect, options.exif, options.max_side
+        )
+
+    def _described(self, item: _Loaded | Features, options: Options, call: Call) -> Features:
+        if isinstance(item, Features):
+            return item
+        image = item.image
+        with call.clock.stage("detect"):
+            keypoints = off_main_thread(lambda: detect(image, options.detect))
+        with call.clock.stage("describe"):
+            descriptors = self.descriptor.describe(image, keypoints, call)
+        card = self.descriptor.card
+        features = Features(
+            keypoints, descriptors, card.name, image.size, card.fingerprint, image.working_size
+        )
+        if self._cache is not None and item.key is not None:
+            self._cache.put(item.key, features)
+        return features
 
     def _match(
-        self, features0: Features, features1: Features, options: Options, clock: StageClock
+        self, features0: Features, features1: Features, options: Options, call: Call
     ) -> MatchResult:
-        with clock.stage("match"):
+        with call.clock.stage("match"):
+            # OpenMP keeps this number per thread: it changes nothing for other calls.
+            import_faiss().omp_set_num_threads(call.threads())
             matches = matching.match(features0, features1, options.match)
-        with clock.stage("verify"):
+        with call.clock.stage("verify"):
             verification = geometry.verify(
                 features0.keypoints.xy[matches.pairs[:, 0]],
                 features1.keypoints.xy[matches.pairs[:, 1]],
@@ -186,7 +248,7 @@ class Matcher:
                 options.verify,
             )
             same_scene = self._same_scene(features0, features1, matches, verification)
-        timings = clock.timings_ms()
+        timings = call.clock.timings_ms()
         return MatchResult(features0, features1, matches, verification, timings, same_scene)
 
     def _same_scene(
@@ -196,58 +258,54 @@ class Matcher:
         matches: Matches,
         verification: Verification,
     ) -> float | None:
-        """The probability that the card's calibration gives, if it is for these features."""
+        """Return the calibrated probability, or None if the card has no calibration for it."""
         card = self.descriptor.card
         if card.calibration is None or features0.model != card.name:
             return None
-        found = gather(features0, features1, matches, verification)
-        return card.calibration.probability(verification.kind, found)
+        evidence = gather(features0, features1, matches, verification)
+        return card.calibration.probability(verification.kind, evidence)
+
+    @contextmanager
+    def _pair_executor(self) -> Iterator[Executor]:
+        """Yield the executor of the second image, or a short-lived one."""
+        if self._executor is not None:
+            yield self._executor
+        else:
+            with ThreadPoolExecutor(1, thread_name_prefix="matchserve-image") as pool:
+                yield pool
+
+
+@dataclass(frozen=True, slots=True)
+class _PairRunner:
+    """Runs the same work for both images, at the same time if the call may use two threads."""
+
+    executor: Executor
+    call: Call
+
+    def both(
+        self, work: Callable[[S], T], items: Sequence[S], *, is_parallel: bool = True
+    ) -> tuple[T, T]:
+        """Return the results of both items."""
+        first, second = items
+        if not is_parallel or self.call.threads() < 2:
+            return work(first), work(second)
+        future = self.executor.submit(work, second)
+        try:
+            result = work(first)
+        finally:
+            # Also after an error in the first image: the caller owns its memory until both end.
+            wait([future])
+        return result, future.result()
 
 
 def match_images(
-    image0: ImageSource, image1: ImageSource, model: str = DEFAULT_MODEL
+    image0: ImageSource, image1: ImageSource, model: str = defaults.MODEL
 ) -> MatchResult:
     """Match two images with default options; keep a `Matcher` when there are more than two."""
     return Matcher(model).match(image0, image1)
 
 
 def _fit_in_memory(images: Sequence[Image]) -> bool:
-    """Whether the pyramids of all images may be in memory at one time."""
+    """Return whether keypoints can be found in all images at the same time."""
     pixels = sum(image.grey.size for image in images)
     return DETECT_BYTES_PER_PIXEL * pixels < memory_limit_bytes() / 2
-
-
-def read_file(path: Path, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """The bytes of an image file, no more than one beyond the limit on them.
-
-    Raises:
-        MissingInput: it is not there, a directory, or not readable.
-    """
-    try:
-        with path.open("rb") as file:
-            return file.read(limits.max_image_bytes + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or error
-        raise MissingInput(f"cannot read {path}: {reason}") from error
-
-
-class StageClock:
-    """Milliseconds per stage; a stage that runs for both images at once counts both."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-        self._stages: list[tuple[str, float]] = []
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time a stage."""
-        start = time.perf_counter()
-        yield
-        self._stages.append((name, 1e3 * (time.perf_counter() - start)))
-
-    def timings_ms(self) -> dict[str, float]:
-        """Milliseconds by stage, and `total`, the wall time since the clock was made."""
-        sums: dict[str, float] = {}
-        for name, duration in self._stages:
-            sums[name] = sums.get(name, 0.0) + duration
-        return {**sums, "total": 1e3 * (time.perf_counter() - self._start)}

@@ -1,28 +1,33 @@
-"""Every setting of the service: an environment variable `MATCHSERVE_*`, or a flag of `serve`.
+"""All settings of the service: environment variables `MATCHSERVE_*`, or options of `serve`.
 
-This is the only reader of the environment.
+Only this module reads the environment. Defaults come from `defaults` and `limits`; schemas, help
+texts, `/info` and the documentation take limits from here.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from matchserve.engine.admission import Places
+from matchserve import defaults
+from matchserve.engine.admission import Slots
 from matchserve.engine.batcher import BatchPolicy
 from matchserve.errors import InvalidParameter
 from matchserve.hardware import available_cpus, memory_limit_bytes
-from matchserve.limits import Limits
+from matchserve.limits import MIN_WORKING_SIDE, SERVICE_LIMITS, Limits
 from matchserve.models.providers import ProviderChoice
-from matchserve.models.registry import DEFAULT_MODEL
 
 PREFIX = "MATCHSERVE_"
-# Measured: finding keypoints takes about 0.24 GB a megapixel.
+
+_log = logging.getLogger(__name__)
+
+# Measured: finding keypoints needs about 0.24 GB per megapixel.
 BYTES_PER_MEGAPIXEL = 240_000_000
 MEMORY_SHARE = 0.6
 
@@ -31,60 +36,99 @@ Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 
 class Settings(BaseSettings):
-    """How the service runs; unset places and threads follow the machine or the container."""
+    """How the service runs; unset numbers of slots and threads follow the machine or container."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port to listen on; 0 for a free one."""
     workers: Positive = 1
-    """Processes; one uses every core already, two survive the death of one."""
+    """Number of worker processes. One uses every core; with two, one can be replaced while the
+    other serves."""
     log_format: Literal["auto", "json", "text"] = "auto"
+    """Format of log lines; `auto` writes text to a terminal and JSON otherwise."""
 
     models_dir: Path | None = None
-    default_model: str = DEFAULT_MODEL
+    """Folder of models. Setting this hides the shipped models; set MATCHSERVE_DEFAULT_MODEL as
+    well."""
+    default_model: str = defaults.MODEL
+    """Model used when a request does not name one."""
     provider: ProviderChoice = "auto"
+    """Device that runs the models. A device that is named but not usable is an error."""
     strict: bool = False
-    """Refuse to start when any model is broken; otherwise the others are served."""
+    """Refuse to start if any model is broken; otherwise the other models are served."""
 
-    max_image_bytes: Positive = 20_000_000
+    max_image_bytes: Positive = SERVICE_LIMITS.max_image_bytes
+    """Maximum size of an encoded image."""
     max_body_bytes: Positive = 42_000_000
+    """Maximum size of a request body."""
     max_inflight_bytes: Positive = 512_000_000
-    """Bytes of all request bodies held at once."""
-    max_pixels: Positive = 50_000_000
-    max_side: Positive = 16_384
-    min_side: Positive = 16
-    max_keypoints: Positive = 8192
+    """Maximum size of all request bodies that are held at the same time."""
+    max_pixels: Positive = SERVICE_LIMITS.max_pixels
+    """Maximum number of pixels of an image."""
+    max_side: Positive = SERVICE_LIMITS.max_side
+    """Maximum width and height of an image."""
+    min_side: Positive = SERVICE_LIMITS.min_side
+    """Minimum width and height of an image."""
+    max_keypoints: Positive = SERVICE_LIMITS.max_keypoints
+    """Maximum number of keypoints per image that a request may ask for."""
     max_patches: Positive = 16_384
-    working_side: Annotated[int, Field(ge=16)] = 2048
-    """Images are reduced to this side unless the request says otherwise; coordinates are not."""
+    """Maximum number of patches in one request."""
+    working_side: Annotated[int, Field(ge=0)] = defaults.MAX_SIDE
+    """Longest side of the copy on which keypoints are found, if the request does not set
+    `max_side`; 0 for the full size. Coordinates are always those of the image as sent."""
 
-    running: Positive | None = None
-    waiting: Annotated[int, Field(ge=0)] | None = None
-    megapixels: Annotated[float, Field(gt=0)] | None = None
+    max_running: Positive | None = None
+    """Maximum number of running requests per worker; by default the number of its cores."""
+    max_waiting: Annotated[int, Field(ge=0)] | None = None
+    """Maximum number of waiting requests per worker; by default four per running request."""
+    max_running_megapixels: Annotated[float, Field(gt=0)] | None = None
+    """Maximum number of megapixels of running requests per worker; by default what fits in 60 %
+    of the memory."""
     threads: Positive | None = None
+    """Number of threads per worker; by default the available cores divided by the workers."""
     lone_request_threads: Positive | None = None
-    """Threads of a request while it is the only one; 1 keeps every request on one core."""
+    """Number of threads of a request while it is the only one; 1 keeps every request on one
+    core. By default all threads of the worker."""
     batch_patches: Positive = 64
+    """Maximum number of patches in one run of a model."""
     cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
+    """Size of the cache of features of images seen before; 0 for none."""
 
     deadline_s: Seconds = 30.0
+    """Maximum time from the end of a request to its response."""
     receive_s: Seconds = 15.0
+    """Maximum time to receive a request."""
     send_s: Seconds = 30.0
+    """Maximum time that a client may pause while it reads the response."""
     keep_alive_s: Positive = 5
+    """Time after which an idle connection is closed."""
     drain_s: Positive = 30
+    """Maximum time to finish admitted requests when the service shuts down."""
     max_connections: Positive = 1000
+    """Maximum number of open connections per worker."""
 
     api_keys: SecretStr | None = None
-    """Comma-separated; with any key set, every request to /v1 and /v2 needs one."""
+    """API keys, separated by commas. If there are any, requests to /v1 and /v2 need one."""
     api_keys_file: Path | None = None
-    """One key a line."""
+    """File with one API key per line."""
     requests_per_s: Annotated[float, Field(ge=0)] = 0.0
-    """For each key, or each address when there are no keys; 0 for no limit."""
+    """Maximum rate of requests per API key, or per address if there are no keys; 0 for no
+    limit."""
     request_burst: Positive = 10
+    """Number of requests that may exceed the rate at once."""
+
+    @field_validator("working_side")
+    @classmethod
+    def _check_working_side(cls, value: int) -> int:
+        if 0 < value < MIN_WORKING_SIDE:
+            raise ValueError(f"must be 0 or at least {MIN_WORKING_SIDE}")
+        return value
 
     def limits(self) -> Limits:
-        """What one request may ask for."""
+        """Return the limits of one request."""
         return Limits(
             max_image_bytes=self.max_image_bytes,
             max_pixels=self.max_pixels,
@@ -94,29 +138,29 @@ class Settings(BaseSettings):
         )
 
     def cpus(self) -> int:
-        """Cores of one worker process."""
+        """Return the number of cores of one worker process."""
         return self.threads or max(1, available_cpus() // self.workers)
 
     def lone_threads(self) -> int:
-        """Cores of a request while it is the only one."""
+        """Return the number of threads of a request while it is the only one."""
         return self.lone_request_threads or self.cpus()
 
-    def places(self) -> Places:
-        """How many requests run and wait, and how many megapixels of images run, per worker."""
-        running = self.running or self.cpus()
+    def slots(self) -> Slots:
+        """Return how many requests and megapixels may run and wait in one worker."""
+        running = self.max_running or self.cpus()
         fitting = MEMORY_SHARE * memory_limit_bytes() / BYTES_PER_MEGAPIXEL / self.workers
-        return Places(
+        return Slots(
             running=running,
-            waiting=4 * running if self.waiting is None else self.waiting,
-            megapixels=self.megapixels or fitting,
+            waiting=4 * running if self.max_waiting is None else self.max_waiting,
+            megapixels=self.max_running_megapixels or fitting,
         )
 
     def batch_policy(self) -> BatchPolicy:
-        """How patches are batched."""
+        """Return how patches are batched."""
         return BatchPolicy(self.cpus(), self.batch_patches, stuck_s=0.5 * self.deadline_s)
 
     def keys(self) -> tuple[str, ...]:
-        """The API keys, of the variable and of the file.
+        """Return the API keys of the variable and of the file.
 
         Raises:
             InvalidParameter: the file cannot be read.
@@ -130,12 +174,21 @@ class Settings(BaseSettings):
         return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
+RENAMED = {
+    "RUNNING": "MAX_RUNNING",
+    "WAITING": "MAX_WAITING",
+    "MEGAPIXELS": "MAX_RUNNING_MEGAPIXELS",
+}
+"""Variables of earlier versions and their new names; version 0.2 will refuse the old names."""
+
+
 def load_settings(**overrides: Any) -> Settings:
-    """Settings of the environment, with `overrides` that are not None on top.
+    """Read the settings from the environment; `overrides` that are not None replace them.
 
     Raises:
         InvalidParameter: a value is out of its range, or a variable is not a setting.
     """
+    _rename_variables()
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     unknown = sorted(n for n in os.environ if n.startswith(PREFIX) and n.upper() not in known)
     if unknown:
@@ -148,8 +201,17 @@ def load_settings(**overrides: Any) -> Settings:
         raise InvalidParameter(f"{PREFIX}{name.upper()}: {first['msg']}") from error
 
 
+def _rename_variables() -> None:
+    """Set the new names of variables that were set by their old names, and log a warning."""
+    for old, new in RENAMED.items():
+        value = os.environ.pop(PREFIX + old, None)
+        if value is not None:
+            os.environ.setdefault(PREFIX + new, value)
+            _log.warning("%s%s was renamed to %s%s", PREFIX, old, PREFIX, new)
+
+
 def to_environment(settings: Settings) -> dict[str, str]:
-    """Variables from which a worker process builds the same settings."""
+    """Return the variables from which a worker process builds the same settings."""
     values: dict[str, str] = {}
     for name, value in settings:
         if isinstance(value, SecretStr):

@@ -1,8 +1,9 @@
-"""The nouns of the project: frozen, checked once when made, arrays read-only.
+"""The data types of the project: frozen, checked when made, with read-only arrays.
 
-Conventions, everywhere: `xy` is (x, y) with the centre of the top-left pixel at (0, 0), x right
-and y down; `size` is (width, height); `shape` is (rows, columns); sigma is the scale-space sigma
-in pixels (OpenCV's `KeyPoint.size` is twice that); angles are radians, clockwise as seen.
+Conventions used everywhere: `xy` is (x, y) with the centre of the top-left pixel at (0, 0), x to
+the right and y down; `size` is (width, height); `shape` is (rows, columns); sigma is the
+scale-space sigma in pixels (OpenCV's `KeyPoint.size` is twice that); angles are in radians,
+clockwise on the screen.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter
+from matchserve.limits import MAX_PATCH_SIZE, MIN_PATCH_SIZE
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -28,7 +30,7 @@ VerifyKind = Literal["none", "homography", "fundamental", "pose"]
 
 
 def _frozen(array: NDArray[Any], dtype: type, shape: tuple[int | None, ...], name: str) -> Any:
-    """Return `array` as a read-only array of `dtype`, refusing any other shape."""
+    """Return `array` as a read-only array of `dtype`; raise if its shape is not `shape`."""
     result: NDArray[Any] = np.ascontiguousarray(array, dtype=dtype)
     fits = result.ndim == len(shape) and all(
         want is None or want == have for want, have in zip(shape, result.shape, strict=True)
@@ -42,16 +44,16 @@ def _frozen(array: NDArray[Any], dtype: type, shape: tuple[int | None, ...], nam
 
 
 def is_unit_length(rows: NDArray[Any]) -> bool:
-    """Whether every row has length one, as float descriptors must."""
+    """Return whether every row has Euclidean length one, as float descriptors must."""
     return bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1.0) < 1e-3))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """A grey working image, and the size of the image it was sent as.
+    """A grey working image, and the size of the image as sent.
 
-    `grey` may be smaller than `size` says (a `max_side` working size). All coordinates that leave
-    the vision functions are in the sent image.
+    `grey` is smaller than `size` if the image was reduced to a working size. The vision functions
+    return all coordinates in pixels of the image as sent.
     """
 
     grey: UInt8
@@ -61,8 +63,13 @@ class Image:
         object.__setattr__(self, "grey", _frozen(self.grey, np.uint8, (None, None), "grey"))
 
     @property
+    def working_size(self) -> tuple[int, int]:
+        """Width and height of the working image."""
+        return self.grey.shape[1], self.grey.shape[0]
+
+    @property
     def scale_xy(self) -> Float64:
-        """Working pixels per sent pixel, for x and for y."""
+        """Working pixels per pixel of the sent image, for x and for y."""
         rows, columns = self.grey.shape
         return np.array([columns / self.size[0], rows / self.size[1]])
 
@@ -99,10 +106,11 @@ class Keypoints:
 
 @dataclass(frozen=True, slots=True)
 class PatchSpec:
-    """Everything that could make two crops of one keypoint differ.
+    """How a patch is cut around a keypoint: two crops with equal specs are equal.
 
-    `magnification` is the side of the square image region in sigmas (K); `size` the side of the
-    patch in samples. `version` changes whenever the sampling rule of `vision.patches` does.
+    `magnification` (K) is the side of the square image region, in sigmas of the keypoint. `size`
+    is the side of the patch, in samples. `version` changes with the sampling rule of
+    `vision.patches`.
     """
 
     size: int = 32
@@ -112,21 +120,24 @@ class PatchSpec:
     version: int = 1
 
     def __post_init__(self) -> None:
-        if not 8 <= self.size <= 128:
-            raise InvalidParameter(f"patch size {self.size} is not in 8..128")
+        if not MIN_PATCH_SIZE <= self.size <= MAX_PATCH_SIZE:
+            raise InvalidParameter(
+                f"patch size {self.size} is not in {MIN_PATCH_SIZE}..{MAX_PATCH_SIZE}"
+            )
         if not 1.0 <= self.magnification <= 100.0:
             raise InvalidParameter(f"patch magnification {self.magnification} is not in 1..100")
         if self.border not in ("replicate", "reflect"):
             raise InvalidParameter(f"patch border {self.border!r} is not replicate or reflect")
         if self.version != 1:
-            raise InvalidParameter(f"patch version {self.version} is not known here (1 is)")
+            raise InvalidParameter(f"patch version {self.version} is not supported, only 1 is")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
     """Keypoints with their descriptors: (N, D) float32 unit rows, or (N, D/8) uint8 bits.
 
-    `fingerprint` tells two models of one name apart; it is empty where nobody recorded it.
+    `fingerprint` distinguishes two models of the same name; it is empty if it was not recorded.
+    `working_size` is the size that keypoints were found at, None if it was not recorded.
     """
 
     keypoints: Keypoints
@@ -134,6 +145,7 @@ class Features:
     model: str
     size: tuple[int, int]
     fingerprint: str = ""
+    working_size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         dtype = np.uint8 if self.descriptors.dtype == np.uint8 else np.float32
@@ -152,10 +164,10 @@ class Features:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """Index pairs (M, 2), always mutual, by increasing index in image 0.
+    """Index pairs (M, 2) of mutual nearest neighbours, sorted by the index in image 0.
 
-    `distance` is Euclidean for float descriptors and in bits for binary ones; `score` is the
-    same on one scale for both: 1 for equal descriptors, 0 for opposite ones.
+    `distance` is Euclidean for float descriptors and a number of bits for binary ones. `score` is
+    1 for equal and 0 for opposite descriptors of either kind.
     """
 
     pairs: Int32
@@ -174,12 +186,13 @@ class Matches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verification:
-    """What geometry says of M matches.
+    """The geometry that M matches agree on, and which of them agree.
 
     `matrix` is the homography, fundamental or essential matrix from image 0 to image 1, `None`
-    when no model was found; `pose` is (R | t), 3x4, with t of unit length, only for `kind="pose"`.
-    `confidence` is the probability that this many inliers are not chance, `log_nfa` the natural
-    logarithm of how many such agreements chance would give, at most 0 (see `vision.geometry`).
+    if none was found; `pose` is (R | t), 3x4, with t of unit length, only for `kind="pose"`.
+    `confidence` is the probability that this many inliers are not a coincidence; `log_nfa` is the
+    natural logarithm of the expected number of such coincidences, at most 0 (see
+    `vision.geometry`).
     """
 
     kind: VerifyKind
@@ -199,10 +212,10 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchResult:
-    """Two described images, their matches and what geometry says of them.
+    """Two described images, their matches and the geometry of the matches.
 
-    `same_scene` is the probability that both show one scene; None when no geometry was asked for,
-    or the model's card has no calibration for that geometry.
+    `same_scene` is the probability that both images show the same scene; None if no geometry was
+    requested, or the model's card has no calibration for that geometry.
     """
 
     features0: Features
@@ -214,18 +227,35 @@ class MatchResult:
 
     @property
     def model(self) -> str:
-        """The descriptor that both images were described with."""
+        """Name of the model that described both images."""
         return self.features0.model
 
     @property
     def inlier_count(self) -> int:
-        """How many matches agree with the geometry."""
+        """Number of matches that agree with the geometry."""
         return int(self.verification.inliers.sum())
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about how the images were processed."""
+        named = (("image0", self.features0), ("image1", self.features1))
+        return tuple(note for name, features in named if (note := _reduction_note(name, features)))
+
     def points(self) -> tuple[Float32, Float32]:
-        """Matched points, (M, 2) in each image, row i belonging to row i."""
+        """Return the matched points of both images, (M, 2) each; equal rows match."""
         pairs = self.matches.pairs
         return (
             self.features0.keypoints.xy[pairs[:, 0]],
             self.features1.keypoints.xy[pairs[:, 1]],
         )
+
+
+def _reduction_note(name: str, features: Features) -> str:
+    """Say that an image was reduced to its working size, or return an empty string."""
+    if features.working_size in (None, features.size):
+        return ""
+    (width, height), (working_width, working_height) = features.size, features.working_size
+    return (
+        f"{name} was reduced from {width}x{height} to {working_width}x{working_height} to find "
+        "keypoints; max_side=0 uses the full size"
+    )

@@ -1,4 +1,4 @@
-"""Who may ask, and how often: optional API keys and a token bucket for each."""
+"""Who may parsed, and how often: optional API keys and a token bucket for each."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MAX_BUCKETS = 10_000
 
 
 class KeyRing:
-    """The keys that are accepted, as hashes: comparing tells nothing about how near a guess was."""
+    """The valid API keys, as hashes: comparing hashes does not reveal how close a guess was."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     @property
     def is_empty(self) -> bool:
-        """Whether everybody may ask."""
+        """Whether everybody may parsed."""
         return not self._digests
 
     def accepts(self, key: bytes) -> bool:
@@ -69,7 +69,7 @@ class RateLimit:
 
 
 class Access:
-    """Keys and rates together, as the routes ask."""
+    """Keys and rates together, as the routes parsed."""
 
     def __init__(self, keys: KeyRing, rate: RateLimit) -> None:
         self._keys = keys

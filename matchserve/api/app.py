@@ -1,4 +1,4 @@
-"""The application: settings in, FastAPI out; nothing is global."""
+"""Build the FastAPI application from settings; there are no globals."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from matchserve import __version__
 from matchserve.api import kserve, openapi, routes, routes_info
 from matchserve.api.errors import from_http_exception, problem_response
 from matchserve.api.middleware import RequestContext
+from matchserve.api.schemas import field_limits
 from matchserve.api.service import Service
 from matchserve.engine.idle import IdleWatch
 from matchserve.errors import CapacityError, InvalidParameter, MatchServeError
@@ -29,10 +30,10 @@ IDLE_S = 5.0
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """An application with its own models, threads and metrics.
+    """Build an application with its own models, threads and metrics.
 
     Raises:
-        MatchServeError: it cannot serve with these settings.
+        MatchServeError: the service cannot run with these settings.
     """
     service = Service(settings or load_settings())
 
@@ -47,7 +48,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         title="matchserve",
         version=__version__,
         description=openapi.DESCRIPTION,
-        docs_url=None,  # its page loads scripts from elsewhere
+        docs_url=None,  # its page loads scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
@@ -71,7 +72,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 async def _handle(request: Request, error: Exception) -> Response:
-    """The one place where an exception becomes an answer."""
+    """Turn an exception into a response; the only place that does so."""
     if isinstance(error, HTTPException):
         error = from_http_exception(error)
     elif isinstance(error, RequestValidationError):
@@ -87,27 +88,28 @@ async def _handle(request: Request, error: Exception) -> Response:
 
 
 async def _watch(service: Service) -> None:
-    """Measure how late the event loop wakes up, and return memory when there is nothing to do."""
+    """Measure the delay of the event loop, and return freed memory when the service is idle."""
     loop = asyncio.get_running_loop()
     idle = IdleWatch(IDLE_S)
-    answered = 0
+    released = 0
     while True:
         due = loop.time() + LAG_PERIOD_S
         await asyncio.sleep(LAG_PERIOD_S)
         service.metrics.loop_lag.observe(max(0.0, loop.time() - due))
-        # Places given back count too: a short request may come and go between two looks.
-        is_busy = service.admission.running > 0 or service.admission.released != answered
-        answered = service.admission.released
+        # Freed slots count too: a short request may start and end between two checks.
+        is_busy = service.admission.running > 0 or service.admission.released != released
+        released = service.admission.released
         if idle.has_become_idle(is_busy=is_busy):
-            await service.aside(return_freed)
+            await service.run_in_thread(return_freed)
 
 
 def _complete_schema(app: FastAPI) -> None:
-    """Add what the framework cannot know: the problem's schema and how keys are sent."""
+    """Add what FastAPI does not know: limits of the settings, the problem schema, API keys."""
     generate = app.openapi
+    service: Service = app.state.service
 
     def complete() -> dict[str, Any]:
-        schema = generate()
+        schema = openapi.with_limits(generate(), field_limits(service.settings))
         components = schema.setdefault("components", {})
         components.setdefault("schemas", {})["Problem"] = openapi.problem_schema()
         components["securitySchemes"] = {

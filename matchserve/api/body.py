@@ -9,7 +9,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from matchserve.api.errors import InvalidMultipart, UnsupportedMedia
-from matchserve.engine.deadline import ClientDeparted
+from matchserve.clock import ClientDeparted
 from matchserve.errors import Overloaded, PayloadTooLarge
 
 JSON = "application/json"

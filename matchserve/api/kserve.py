@@ -21,10 +21,9 @@ from matchserve.api.jsonbody import parse_object
 from matchserve.api.routes import FEATURES_MEGAPIXELS, check_access, check_patch_count, service_of
 from matchserve.api.routes_info import Name
 from matchserve.api.service import Service
+from matchserve.clock import Call
 from matchserve.encoding import to_json
-from matchserve.engine.deadline import DeadlineClock
-from matchserve.engine.patch_queue import Threads
-from matchserve.engine.served import ServedModel
+from matchserve.engine.served_models import ServedModel
 from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
 from matchserve.types import UInt8
@@ -178,15 +177,15 @@ async def infer(request: Request, name: Name, version: str | None = None) -> Res
         if kind not in (JSON, OCTETS):
             raise UnsupportedMedia(f"the body must be {JSON}, with or without binary tensors")
         async with received(request, service.settings.max_body_bytes, service.budget) as body:
-            ask, patches = await service.aside(
+            parsed, patches = await service.run_in_thread(
                 _parse, body, request.headers.get(HEADER_LENGTH), model.card
             )
             del body
             check_patch_count(len(patches), service)
 
-            def work(clock: DeadlineClock, threads: Threads) -> Response:
-                rows = model.bound(clock, threads).describe_patches(patches)
-                return _answer(ask, rows, model.card)
+            def work(call: Call) -> Response:
+                rows = model.batched.describe_patches(patches, call)
+                return _response(parsed, rows, model.card)
 
             return await service.run(request, FEATURES_MEGAPIXELS, work)
 
@@ -207,12 +206,12 @@ def _parse(body: bytes, header_length: str | None, card: ModelCard) -> tuple[Inf
             raise InvalidJson("Inference-Header-Content-Length does not fit the body")
         length = int(header_length)
     try:
-        ask = InferRequest.model_validate(parse_object(body[:length]), strict=True)
+        parsed = InferRequest.model_validate(parse_object(body[:length]), strict=True)
     except pydantic.ValidationError as error:
         raise invalid_parameter(error) from error
-    patches = _patches(ask.inputs[0], body[length:], card)
+    patches = _patches(parsed.inputs[0], body[length:], card)
     # Numbers as JSON take eight times the bytes of a patch: not to be held while waiting.
-    return ask.model_copy(update={"inputs": []}), patches
+    return parsed.model_copy(update={"inputs": []}), patches
 
 
 def _patches(tensor: InputTensor, tail: bytes, card: ModelCard) -> UInt8:
@@ -242,7 +241,7 @@ def _flat(data: list[Any]) -> list[Any]:
     return data
 
 
-def _answer(ask: InferRequest, rows: NDArray[Any], card: ModelCard) -> Response:
+def _response(parsed: InferRequest, rows: NDArray[Any], card: ModelCard) -> Response:
     output: dict[str, Any] = {
         "name": OUTPUT,
         "datatype": _datatype(card),
@@ -253,9 +252,9 @@ def _answer(ask: InferRequest, rows: NDArray[Any], card: ModelCard) -> Response:
         "model_version": card.version,
         "outputs": [output],
     }
-    if ask.id is not None:
-        fields["id"] = ask.id
-    if not ask.is_binary_wanted:
+    if parsed.id is not None:
+        fields["id"] = parsed.id
+    if not parsed.is_binary_wanted:
         output["data"] = rows.ravel()
         return _json(fields)
     tail = rows.tobytes()

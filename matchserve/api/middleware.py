@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from matchserve.api.errors import HeadersTooLarge, problem_response
 from matchserve.api.logs import ACCESS
 from matchserve.api.metrics import Metrics
-from matchserve.engine.deadline import ClientDeparted
+from matchserve.clock import ClientDeparted
 from matchserve.errors import MatchServeError
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9-]{1,64}")

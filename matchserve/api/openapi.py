@@ -1,38 +1,40 @@
-"""The parts of the OpenAPI description that the framework cannot see: bodies that we read."""
+"""Parts of the OpenAPI description that FastAPI cannot derive: bodies that we parse ourselves."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
-from matchserve.api.answers import MSGPACK, NPZ
 from matchserve.api.errors import PROBLEM
+from matchserve.api.responses import MSGPACK, NPZ
 from matchserve.api.schemas import Problem
 
 _PROBLEMS = {
-    400: "The body is not what its content type says.",
-    401: "An API key is needed.",
-    404: "No such model.",
-    406: "None of the accepted types is written here.",
+    400: "The body does not have the format that its content type says.",
+    401: "An API key is required.",
+    404: "There is no such model.",
+    406: "The service cannot produce any of the accepted media types.",
     413: "The body or an image is too large.",
-    415: "A content type or image format that is not read here.",
+    415: "The content type or the image format is not supported.",
     422: "A parameter or an image cannot be used.",
-    429: "Too many requests; see Retry-After.",
-    503: "The model failed or is not ready, or the service shuts down.",
+    429: "There are too many requests; see Retry-After.",
+    503: "The model failed or is not ready, or the service is shutting down.",
     504: "The deadline passed.",
 }
 
 DESCRIPTION = """\
 Match photographs with local descriptors.
 
-Coordinates are pixels of the image as sent, the centre of the top-left pixel at (0, 0). Every
-error is `application/problem+json` with a stable `code`. Of JSON keys given twice the last holds.
+Coordinates are pixels of the image as sent; the centre of the top-left pixel is (0, 0). Every
+error is `application/problem+json` with a stable `code`. If a JSON key is given twice, the last
+value is used.
 """
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Responses for these statuses; the usual ones of a POST if none are given."""
+    """Return the error responses of these statuses; those of a POST if none are given."""
     schema = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"description": _PROBLEMS[status], "content": schema}
@@ -40,15 +42,15 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def answers(model: type[BaseModel], *more_types: str) -> dict[int | str, dict[str, Any]]:
-    """A successful response: JSON of `model`, npz, msgpack, and whatever else."""
+def success(model: type[BaseModel], *more_types: str) -> dict[int | str, dict[str, Any]]:
+    """Return the successful response: JSON of `model`, npz, msgpack, and `more_types`."""
     binary = {"schema": {"type": "string", "format": "binary"}}
     content = dict.fromkeys((NPZ, MSGPACK, *more_types), binary)
     return {200: {"model": model, "description": "Done.", "content": content}}
 
 
 def body(**schemas: dict[str, Any]) -> dict[str, Any]:
-    """A request body by content type, given as keywords with `json`, `form` and `octets`."""
+    """Return a request body with a schema for each of the keywords `json`, `form`, `octets`."""
     names = {
         "json": "application/json",
         "form": "multipart/form-data",
@@ -59,7 +61,7 @@ def body(**schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Put the definitions that pydantic keeps apart where they are referred to."""
+    """Replace references to pydantic's definitions by the definitions."""
     definitions = schema.pop("$defs", {})
 
     def resolve(value: Any) -> Any:
@@ -73,6 +75,27 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return dict(resolve(schema))
 
 
+def with_limits(schema: dict[str, Any], limits: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """Set the maximum and default of the named fields wherever they are in the schema."""
+
+    for properties in _all_properties(schema):
+        for name in limits.keys() & properties.keys():
+            field = properties[name]
+            for option in field.pop("anyOf", ()):
+                field.update(option if option["type"] != "null" else {})
+            field.update(limits[name])
+    return schema
+
+
+def _all_properties(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the `properties` of every object in a schema."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in items:
+        yield from _all_properties(item)
+    if isinstance(value, dict) and isinstance(value.get("properties"), dict):
+        yield value["properties"]
+
+
 def problem_schema() -> dict[str, Any]:
-    """The schema that every problem refers to."""
+    """Return the schema of every error response."""
     return Problem.model_json_schema()

@@ -13,67 +13,65 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from matchserve.api import openapi
-from matchserve.api.answers import (
-    MSGPACK,
-    NPZ,
-    PNG,
-    Answer,
-    accepted,
-    features_answer,
-    match_answer,
-    patches_answer,
-    picture,
-)
-from matchserve.api.asks import (
-    Body,
-    FeaturesAsk,
-    ImagesAsk,
-    check_features,
-    describe_ask,
-    features_match_ask,
-    match_ask,
-)
 from matchserve.api.body import JSON, MULTIPART, OCTETS, boundary, media_type, received
 from matchserve.api.errors import MissingImage, invalid_parameter
 from matchserve.api.jsonbody import decode_base64, parse_object
+from matchserve.api.requests import (
+    Body,
+    FeaturesRequest,
+    ImagesRequest,
+    check_features,
+    parse_describe,
+    parse_features_match,
+    parse_match,
+)
+from matchserve.api.responses import (
+    MSGPACK,
+    NPZ,
+    PNG,
+    EncodedResult,
+    features_body,
+    match_body,
+    negotiate,
+    patches_body,
+    picture,
+)
 from matchserve.api.schemas import (
     DescribeFields,
     DescribeJson,
-    FeaturesAnswer,
     FeaturesMatchFields,
     FeaturesMatchJson,
-    MatchAnswer,
+    FeaturesResponse,
     MatchFields,
     MatchJson,
-    PatchesAnswer,
+    MatchResponse,
     PatchesJson,
+    PatchesResponse,
     form_schema,
 )
 from matchserve.api.service import Service
-from matchserve.engine.deadline import DeadlineClock
-from matchserve.engine.patch_queue import Threads
-from matchserve.engine.pipeline import Task
-from matchserve.engine.served import ServedModel
+from matchserve.clock import Call
+from matchserve.engine.served_models import ServedModel
 from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
 from matchserve.types import UInt8
 
 T = TypeVar("T")
 
-# Matching alone holds two sets of descriptors: little memory, and the time of a small image.
+# Matching without images needs little memory, and about the time of a small image.
 FEATURES_MEGAPIXELS = 0.1
 _MATCH_TYPES = (JSON, NPZ, MSGPACK, PNG)
 _ARRAY_TYPES = (JSON, NPZ, MSGPACK)
 
 
 def service_of(request: Request) -> Service:
-    """The service that this application runs."""
+    """Return the service of this application."""
     service: Service = request.app.state.service
     return service
 
 
 async def check_access(request: Request) -> None:
-    """Ask for a key and count the request; a plain function would be sent to a thread."""
+    """Check the API key and the rate limit; async, because FastAPI runs others on a thread."""
     service_of(request).access.check(request)
 
 
@@ -81,7 +79,7 @@ router = APIRouter(prefix="/v1", dependencies=[Depends(check_access)], tags=["ma
 
 
 @asynccontextmanager
-async def _asked(
+async def _parsed_body(
     request: Request, types: tuple[str, ...], parse: Callable[[Body], T]
 ) -> AsyncIterator[T]:
     """Receive a body and parse it on a thread; its bytes count as held until the block ends."""
@@ -94,87 +92,88 @@ async def _asked(
         mark = boundary(request) if kind == MULTIPART else b""
         async with received(request, service.settings.max_body_bytes, service.budget) as data:
             body = Body(data, kind, mark)
-            ask = await service.aside(parse, body)
-            del data, body  # what was parsed holds the images; who waits need not hold both
-            yield ask
+            parsed = await service.run_in_thread(parse, body)
+            del data, body  # the parsed request holds the images; do not keep both while it waits
+            yield parsed
 
 
 @router.post(
     "/match",
     summary="Match two images",
-    responses={**openapi.answers(MatchAnswer, PNG), **openapi.problems()},
+    responses={**openapi.success(MatchResponse, PNG), **openapi.problems()},
     openapi_extra=openapi.body(
         form=form_schema(MatchFields, "image0", "image1"), json=MatchJson.model_json_schema()
     ),
 )
 async def match(request: Request) -> Response:
-    """Keypoints of both images, which of them match, and the geometry that the matches agree on."""
-    service, wanted = service_of(request), accepted(request, _MATCH_TYPES)
+    """Return the keypoints of both images, their matches, and the geometry of the matches."""
+    service, wanted = service_of(request), negotiate(request, _MATCH_TYPES)
 
-    def parse(body: Body) -> ImagesAsk[MatchFields] | FeaturesAsk:
-        return match_ask(body, service.settings, lambda name: service.model(name).card)
+    def parse(body: Body) -> ImagesRequest[MatchFields] | FeaturesRequest:
+        return parse_match(body, service.settings, lambda name: service.model(name).card)
 
-    async with _asked(request, (MULTIPART, JSON), parse) as ask:
-        if isinstance(ask, FeaturesAsk):
-            return await _match_features(request, ask)
-        return await _match_images(request, ask, wanted)
+    async with _parsed_body(request, (MULTIPART, JSON), parse) as parsed:
+        if isinstance(parsed, FeaturesRequest):
+            return await _match_features(request, parsed)
+        return await _match_images(request, parsed, wanted)
 
 
 @router.post(
     "/features",
     summary="Describe an image",
-    responses={**openapi.answers(FeaturesAnswer), **openapi.problems()},
+    responses={**openapi.success(FeaturesResponse), **openapi.problems()},
     openapi_extra=openapi.body(
         form=form_schema(DescribeFields, "image"), json=DescribeJson.model_json_schema()
     ),
 )
 async def features(request: Request) -> Response:
-    """Keypoints of an image with scale, orientation, strength and descriptor."""
-    service, wanted = service_of(request), accepted(request, _ARRAY_TYPES)
-    async with _asked(
-        request, (MULTIPART, JSON), lambda body: describe_ask(body, service.settings)
-    ) as ask:
-        fields = ask.fields
+    """Return the keypoints of an image with scale, orientation, score and descriptor."""
+    service, wanted = service_of(request), negotiate(request, _ARRAY_TYPES)
+    async with _parsed_body(
+        request, (MULTIPART, JSON), lambda body: parse_describe(body, service.settings)
+    ) as parsed:
+        fields = parsed.fields
         model = service.model(fields.model)
 
-        def work(clock: DeadlineClock, threads: Threads) -> Answer:
-            options = fields.options(service.settings.working_side)
-            found = service.pipeline.features(ask.images[0], Task(model, options, clock, threads))
-            timings = clock.timings_ms()
-            extra = {"truncated": len(found) >= fields.max_keypoints, "timings_ms": timings}
+        def work(call: Call) -> EncodedResult:
+            options = fields.options(service.settings)
+            described = model.matcher.features(parsed.images[0], options, call)
+            timings = call.clock.timings_ms()
+            truncated = len(described) >= options.detect.max_keypoints
+            extra = {"truncated": truncated, "timings_ms": timings}
             as_base64 = fields.descriptors == "base64"
-            body = features_answer(found, wanted, as_base64=as_base64, extra=extra)
-            service.metrics.keypoints.observe(len(found))
+            body = features_body(described, wanted, as_base64=as_base64, extra=extra)
+            service.metrics.keypoints.observe(len(described))
             service.metrics.observe_stages(timings)
-            return Answer(body, wanted, timings)
+            return EncodedResult(body, wanted, timings)
 
-        return (await service.run(request, ask.megapixels, work)).response()
+        return (await service.run(request, parsed.megapixels, work)).response()
 
 
 @router.post(
     "/features/match",
     summary="Match two described images",
-    responses={**openapi.answers(MatchAnswer), **openapi.problems()},
+    responses={**openapi.success(MatchResponse), **openapi.problems()},
     openapi_extra=openapi.body(
         form=form_schema(FeaturesMatchFields, "features0", "features1"),
         json=FeaturesMatchJson.model_json_schema(),
     ),
 )
 async def features_match(request: Request) -> Response:
-    """The same as /v1/match, from features that were computed before."""
+    """Match like /v1/match, with features that were computed before."""
     service = service_of(request)
 
-    def parse(body: Body) -> FeaturesAsk:
-        return features_match_ask(body, service.settings, lambda name: service.model(name).card)
+    def parse(body: Body) -> FeaturesRequest:
+        return parse_features_match(body, service.settings, lambda name: service.model(name).card)
 
-    async with _asked(request, (MULTIPART, JSON), parse) as ask:
-        return await _match_features(request, ask)
+    async with _parsed_body(request, (MULTIPART, JSON), parse) as parsed:
+        return await _match_features(request, parsed)
 
 
 @router.post(
     "/patches",
     summary="Describe patches",
-    responses={**openapi.answers(PatchesAnswer), **openapi.problems()},
+    responses={**openapi.success(PatchesResponse), **openapi.problems()},
     openapi_extra=openapi.body(
         octets={
             "type": "string",
@@ -185,40 +184,38 @@ async def features_match(request: Request) -> Response:
     ),
 )
 async def patches(request: Request, model: Annotated[str, Query(max_length=256)] = "") -> Response:
-    """Descriptors of patches that any detector, in any language, has cut."""
-    service, wanted = service_of(request), accepted(request, _ARRAY_TYPES)
+    """Return the descriptors of patches that were cut by the client."""
+    service, wanted = service_of(request), negotiate(request, _ARRAY_TYPES)
 
     def parse(body: Body) -> tuple[ServedModel, UInt8, bool]:
         if body.media_type == OCTETS:
             served = service.model(model)
             return served, as_patches(body.data, served.card, service), False
         try:
-            ask = PatchesJson.model_validate(parse_object(body.data), strict=True)
+            parsed = PatchesJson.model_validate(parse_object(body.data), strict=True)
         except pydantic.ValidationError as error:
             raise invalid_parameter(error) from error
-        served = service.model(ask.model or model)
-        data = decode_base64(ask.patches, "patches", service.settings.max_body_bytes)
-        return served, as_patches(data, served.card, service), ask.descriptors == "base64"
+        served = service.model(parsed.model or model)
+        data = decode_base64(parsed.patches, "patches", service.settings.max_body_bytes)
+        return served, as_patches(data, served.card, service), parsed.descriptors == "base64"
 
-    async with _asked(request, (OCTETS, JSON), parse) as (served, array, as_base64):
+    async with _parsed_body(request, (OCTETS, JSON), parse) as (served, array, as_base64):
 
-        def work(clock: DeadlineClock, threads: Threads) -> Answer:
-            rows = served.bound(clock, threads).describe_patches(array)
-            timings = clock.timings_ms()
+        def work(call: Call) -> EncodedResult:
+            rows = served.batched.describe_patches(array, call)
+            timings = call.clock.timings_ms()
             service.metrics.observe_stages(timings)
-            body = patches_answer(
-                rows, served.card, wanted, as_base64=as_base64, timings_ms=timings
-            )
-            return Answer(body, wanted, timings)
+            body = patches_body(rows, served.card, wanted, as_base64=as_base64, timings_ms=timings)
+            return EncodedResult(body, wanted, timings)
 
         return (await service.run(request, FEATURES_MEGAPIXELS, work)).response()
 
 
 def as_patches(data: bytes, card: ModelCard, service: Service) -> UInt8:
-    """Raw grey values as (N, 1, S, S).
+    """Return raw grey values as an array (N, 1, S, S).
 
     Raises:
-        InvalidParameter: they do not divide into patches, or are too many.
+        InvalidParameter: the bytes are not a whole number of patches, or too many.
     """
     size = card.patch.size
     count, rest = divmod(len(data), size * size)
@@ -234,7 +231,7 @@ def check_patch_count(count: int, service: Service) -> None:
     """Refuse more patches than one request may describe.
 
     Raises:
-        InvalidParameter: there are more.
+        InvalidParameter: there are too many.
     """
     limit = service.settings.max_patches
     if count > limit:
@@ -243,35 +240,39 @@ def check_patch_count(count: int, service: Service) -> None:
         )
 
 
-async def _match_images(request: Request, ask: ImagesAsk[MatchFields], wanted: str) -> Response:
-    service, fields = service_of(request), ask.fields
+async def _match_images(
+    request: Request, parsed: ImagesRequest[MatchFields], wanted: str
+) -> Response:
+    service, fields = service_of(request), parsed.fields
     model = service.model(fields.model)
-    images = (ask.images[0], ask.images[1])
+    images = (parsed.images[0], parsed.images[1])
 
-    def work(clock: DeadlineClock, threads: Threads) -> Answer:
-        options = fields.options(service.settings.working_side)
-        result = service.pipeline.match(images, Task(model, options, clock, threads))
-        with clock.stage("encode"):
-            body = match_answer(
-                result, wanted, fields.max_keypoints, lambda: picture(images, result, fields.exif)
+    def work(call: Call) -> EncodedResult:
+        options = fields.options(service.settings)
+        result = model.matcher.match(*images, options, call)
+        with call.clock.stage("encode"):
+            body = match_body(
+                result,
+                wanted,
+                options.detect.max_keypoints,
+                lambda: picture(images, result, fields.exif),
             )
         service.metrics.observe_result(result)
-        return Answer(body, wanted, clock.timings_ms())
+        return EncodedResult(body, wanted, call.clock.timings_ms())
 
-    return (await service.run(request, ask.megapixels, work)).response()
+    return (await service.run(request, parsed.megapixels, work)).response()
 
 
-async def _match_features(request: Request, ask: FeaturesAsk) -> Response:
-    service, wanted = service_of(request), accepted(request, _ARRAY_TYPES)
-    first, second = ask.features
+async def _match_features(request: Request, parsed: FeaturesRequest) -> Response:
+    service, wanted = service_of(request), negotiate(request, _ARRAY_TYPES)
+    first, second = parsed.features
     model = service.model(first.model)
-    check_features(ask.features, model.card, service.settings)
+    check_features(parsed.features, model.card, service.settings)
 
-    def work(clock: DeadlineClock, threads: Threads) -> Answer:
-        task = Task(model, ask.fields.options(), clock, threads)
-        result = service.pipeline.match_features(first, second, task)
-        body = match_answer(result, wanted, None, lambda: b"")
+    def work(call: Call) -> EncodedResult:
+        result = model.matcher.match_features(first, second, parsed.fields.options(), call)
+        body = match_body(result, wanted, None, lambda: b"")
         service.metrics.observe_result(result)
-        return Answer(body, wanted, clock.timings_ms())
+        return EncodedResult(body, wanted, call.clock.timings_ms())
 
     return (await service.run(request, FEATURES_MEGAPIXELS, work)).response()

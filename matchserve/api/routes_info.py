@@ -15,7 +15,7 @@ from matchserve.api import openapi
 from matchserve.api.routes import check_access, service_of
 from matchserve.api.service import Service
 from matchserve.encoding import to_json
-from matchserve.engine.served import ServedModel
+from matchserve.engine.served_models import ServedModel
 from matchserve.errors import ModelError
 from matchserve.hardware import available_cpus
 
@@ -65,7 +65,7 @@ async def model(request: Request, name: Name) -> Response:
 async def info(request: Request) -> Response:
     """The limits of a request, the threads, and the devices that really run."""
     service = service_of(request)
-    settings, places = service.settings, service.admission.places
+    settings, slots = service.settings, service.admission.slots
     return _json(
         {
             "name": "matchserve",
@@ -81,9 +81,9 @@ async def info(request: Request) -> Response:
                 "max_patches": settings.max_patches,
                 "working_side": settings.working_side,
                 "deadline_s": settings.deadline_s,
-                "running": places.running,
-                "waiting": places.waiting,
-                "running_megapixels": round(places.megapixels, 1),
+                "running": slots.running,
+                "waiting": slots.waiting,
+                "running_megapixels": round(slots.megapixels, 1),
             },
             "threads": {
                 "available": available_cpus(),

@@ -1,4 +1,4 @@
-"""What requests and answers hold: checked on the way in, documented on the way out."""
+"""The fields of requests and responses; upper limits and defaults come from the settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from matchserve import defaults
+from matchserve.limits import MIN_WORKING_SIDE
 from matchserve.matcher import Options
+from matchserve.settings import Settings
 from matchserve.types import DescriptorKind
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
@@ -21,16 +24,19 @@ ServiceVerify = Literal["none", "homography", "fundamental"]
 
 
 class Strict(BaseModel):
-    """Unknown fields, NaN and infinities are refused."""
+    """A model that refuses unknown fields, NaN and infinities."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelChoice(Strict):
-    """Which model."""
+    """The model that describes."""
 
     model: Annotated[
-        str, Field(max_length=256, description="A name of /v1/models; empty for the default.")
+        str,
+        Field(
+            max_length=256, description="Model name from /v1/models; empty for the default model."
+        ),
     ] = ""
 
 
@@ -38,58 +44,100 @@ class DetectFields(ModelChoice):
     """How keypoints are found and described."""
 
     max_keypoints: Annotated[
-        int, Field(ge=1, le=8192, description="Strongest keypoints kept, per image.")
-    ] = 2048
+        int | None, Field(ge=1, description="Maximum number of keypoints per image.")
+    ] = None
     upright: Annotated[
-        bool, Field(description="Ignore orientation: for cameras that never roll.")
+        bool,
+        Field(
+            description="Describe keypoints without rotation: better for cameras that never roll."
+        ),
     ] = False
     max_side: Annotated[
         int | None,
-        Field(ge=16, le=16384, description="Work on a copy reduced to this side; 2048 if unset. "
-              "Coordinates stay those of the image as sent."),
-    ] = None  # fmt: skip
+        Field(
+            ge=0,
+            description="Longest side, in pixels, of the copy on which keypoints are found: 0 for "
+            f"the full size, otherwise at least {MIN_WORKING_SIDE}. Coordinates are always those "
+            "of the image as sent.",
+        ),
+    ] = None
     exif: Annotated[
-        Literal["apply", "ignore"], Field(description="Turn the image as EXIF says, or not.")
+        Literal["apply", "ignore"],
+        Field(description="Whether to rotate the image as its EXIF orientation says."),
     ] = "apply"
 
-    def options(self, working_side: int) -> Options:
-        """The same for the matcher."""
-        detect = DetectOptions(max_keypoints=self.max_keypoints, upright=self.upright)
-        return Options(detect=detect, exif=self.exif, max_side=self.max_side or working_side)
+    def options(self, settings: Settings) -> Options:
+        """Return the options for the matcher."""
+        return Options(
+            detect=DetectOptions(
+                max_keypoints=self.max_keypoints or default_keypoints(settings),
+                upright=self.upright,
+            ),
+            exif=self.exif,
+            max_side=settings.working_side if self.max_side is None else self.max_side,
+        )
+
+
+def default_keypoints(settings: Settings) -> int:
+    """Return the number of keypoints for requests that give none."""
+    return min(defaults.MAX_KEYPOINTS, settings.max_keypoints)
+
+
+def field_limits(settings: Settings) -> dict[str, dict[str, int]]:
+    """Return, for each field that a setting limits, its maximum and default in the schema."""
+    return {
+        "max_keypoints": {
+            "maximum": settings.max_keypoints,
+            "default": default_keypoints(settings),
+        },
+        "max_side": {"maximum": settings.max_side, "default": settings.working_side},
+    }
 
 
 class VerifyFields(Strict):
-    """Which matches are kept and what geometry they must agree on."""
+    """Which matches are kept, and the geometry that they are checked against."""
 
     ratio: Annotated[
-        float | None, Field(gt=0, le=1, description="Lowe's ratio test, e.g. 0.85; off if unset.")
+        float | None,
+        Field(
+            gt=0,
+            le=1,
+            description="Maximum ratio of nearest to second-nearest distance (Lowe's ratio test), "
+            "e.g. 0.85; no test if unset.",
+        ),
     ] = None
-    verify: Annotated[ServiceVerify, Field(description="Geometry that inliers agree on.")] = (
-        "fundamental"
-    )
+    verify: Annotated[
+        ServiceVerify, Field(description="Geometry that the matches are checked against.")
+    ] = defaults.VERIFY
     threshold_px: Annotated[
-        float, Field(ge=0.01, le=1000, description="Distance of an inlier, in pixels.")
-    ] = 3.0
+        float,
+        Field(
+            ge=0.01,
+            le=1000,
+            description="Maximum distance between an inlier and the geometry, in pixels.",
+        ),
+    ] = defaults.THRESHOLD_PX
 
 
 class MatchFields(DetectFields, VerifyFields):
-    """Everything that a match may be asked to do differently."""
+    """All options of a match."""
 
-    def options(self, working_side: int) -> Options:
-        """The same for the matcher."""
+    def options(self, settings: Settings) -> Options:
+        """Return the options for the matcher."""
         return replace(
-            super().options(working_side),
+            super().options(settings),
             match=MatchOptions(ratio=self.ratio),
             verify=VerifyOptions(self.verify, self.threshold_px),
         )
 
 
 class FeaturesJson(Strict):
-    """A described image, as POST /v1/features answers."""
+    """A described image, as POST /v1/features returns it."""
 
     model: Annotated[str, Field(max_length=256)]
     fingerprint: Annotated[
-        str, Field(max_length=128, description="Which file of that model made the descriptors.")
+        str,
+        Field(max_length=128, description="Identifies the model file that made the descriptors."),
     ] = ""
     image_size: Annotated[list[int], Field(min_length=2, max_length=2)]
     keypoints: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
@@ -102,6 +150,7 @@ class FeaturesJson(Strict):
     scales: list[float] | None = None
     orientations: list[float] | None = None
     scores: list[float] | None = None
+    working_size: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
     truncated: bool = False
     timings_ms: dict[str, float] = Field(default_factory=dict)
 
@@ -119,7 +168,7 @@ class FeaturesMatchFields(VerifyFields):
     """Options for images that were described before."""
 
     def options(self) -> Options:
-        """The same for the matcher."""
+        """Return the options for the matcher."""
         return Options(
             match=MatchOptions(ratio=self.ratio),
             verify=VerifyOptions(self.verify, self.threshold_px),
@@ -134,10 +183,10 @@ class FeaturesMatchJson(FeaturesMatchFields):
 
 
 class DescribeFields(DetectFields):
-    """How an image is described, and how descriptors are written."""
+    """How an image is described, and how JSON encodes the descriptors."""
 
     descriptors: Annotated[
-        Literal["list", "base64"], Field(description="How JSON holds the descriptors.")
+        Literal["list", "base64"], Field(description="Encoding of the descriptors in JSON.")
     ] = "list"
 
 
@@ -158,7 +207,7 @@ _FILE: dict[str, Any] = {"type": "string", "format": "binary"}
 
 
 def form_schema(fields: type[BaseModel], *files: str) -> dict[str, Any]:
-    """The JSON schema of a multipart form: the fields of a model, and files."""
+    """Return the JSON schema of a multipart form with the fields of a model and files."""
     extra: dict[str, Any] = {
         name: (bytes, Field(json_schema_extra=_FILE, description=_FILE_TEXT[name]))
         for name in files
@@ -167,25 +216,27 @@ def form_schema(fields: type[BaseModel], *files: str) -> dict[str, Any]:
     return form.model_json_schema()
 
 
-_IMAGE_TEXT = "JPEG, PNG or WebP; TIFF is read by the command line only."
+_IMAGE_TEXT = "JPEG, PNG or WebP; only the command line reads TIFF."
 _FILE_TEXT = {
     "image": _IMAGE_TEXT,
     "image0": _IMAGE_TEXT,
     "image1": _IMAGE_TEXT,
-    "features0": "npz, as POST /v1/features answers with Accept: application/x-npz.",
-    "features1": "npz, as POST /v1/features answers with Accept: application/x-npz.",
+    "features0": "npz, as POST /v1/features returns it with Accept: application/x-npz.",
+    "features1": "npz, as POST /v1/features returns it with Accept: application/x-npz.",
 }
 
 
 class Size(BaseModel):
-    """An image's size in pixels, as sent."""
+    """The size of an image as sent, and of the copy on which keypoints were found, in pixels."""
 
     width: int
     height: int
+    working_width: int | None = None
+    working_height: int | None = None
 
 
 class Geometry(BaseModel):
-    """What the matches agree on."""
+    """The geometry that the inliers agree on."""
 
     kind: ServiceVerify
     matrix: list[list[float]] | None
@@ -193,8 +244,8 @@ class Geometry(BaseModel):
     confidence: float
 
 
-class MatchAnswer(BaseModel):
-    """Two images' matches."""
+class MatchResponse(BaseModel):
+    """The matches of two images."""
 
     model: str
     coordinate_convention: Literal["pixel_center_0"]
@@ -202,32 +253,47 @@ class MatchAnswer(BaseModel):
     image1: Size
     keypoints0: list[list[float]]
     keypoints1: list[list[float]]
-    matches: Annotated[list[list[int]], Field(description="Rows of keypoints0 and of keypoints1.")]
+    matches: Annotated[
+        list[list[int]], Field(description="Index pairs into keypoints0 and keypoints1.")
+    ]
     scores: Annotated[
-        list[float], Field(description="Of each match: 1 for equal descriptors, 0 for opposite.")
+        list[float],
+        Field(description="Score of each match: 1 for equal descriptors, 0 for opposite ones."),
     ]
     inliers: Annotated[
-        list[bool], Field(description="Of each match: whether it agrees with the geometry.")
+        list[bool], Field(description="Whether each match agrees with the geometry.")
     ]
     geometry: Geometry
     same_scene: Annotated[
         float | None,
-        Field(ge=0, le=1, description="Probability that both images show one scene, from the "
+        Field(ge=0, le=1, description="Probability that both images show the same scene, by the "
               "calibration in the model's card; null with verify=none or without a calibration."),
     ]  # fmt: skip
-    truncated: bool
-    timings_ms: dict[str, float]
+    truncated: Annotated[
+        bool, Field(description="Whether max_keypoints limited the keypoints of an image.")
+    ]
+    notes: Annotated[
+        list[str], Field(description="What to know about the result, e.g. reduced images.")
+    ]
+    timings_ms: Annotated[
+        dict[str, float],
+        Field(
+            description="Milliseconds by stage, summed over both images, which may run at the same "
+            "time; total is the wall time."
+        ),
+    ]
 
 
-class FeaturesAnswer(BaseModel):
+class FeaturesResponse(BaseModel):
     """A described image."""
 
     model: str
     fingerprint: Annotated[
-        str, Field(description="Which file of that model made the descriptors; send it back.")
+        str, Field(description="Identifies the model file; send it back with the features.")
     ]
     coordinate_convention: Literal["pixel_center_0"]
     image_size: list[int]
+    working_size: list[int] | None = None
     keypoints: list[list[float]]
     scales: list[float]
     orientations: list[float]
@@ -237,7 +303,7 @@ class FeaturesAnswer(BaseModel):
     timings_ms: dict[str, float]
 
 
-class PatchesAnswer(BaseModel):
+class PatchesResponse(BaseModel):
     """Described patches."""
 
     model: str
@@ -249,7 +315,7 @@ class PatchesAnswer(BaseModel):
 
 
 class Problem(BaseModel):
-    """What went wrong (RFC 9457)."""
+    """An error (RFC 9457)."""
 
     type: str
     title: str

@@ -1,4 +1,4 @@
-"""Everything that lives as long as the process, and the way of one request through it."""
+"""The service: what lives as long as the process, and how a request runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from starlette.requests import Request
 from matchserve.api.access import Access, KeyRing, RateLimit
 from matchserve.api.body import BodyBudget
 from matchserve.api.metrics import Metrics
+from matchserve.clock import Call, ClientDeparted, Deadline, StageClock
 from matchserve.engine.admission import Admission
-from matchserve.engine.cache import FeatureCache
-from matchserve.engine.deadline import ClientDeparted, Deadline, DeadlineClock
-from matchserve.engine.patch_queue import Threads
-from matchserve.engine.pipeline import Pipeline
-from matchserve.engine.served import LoadOptions, Models, ServedModel, load_models
-from matchserve.engine.workers import run_in_place
+from matchserve.engine.served_models import (
+    LoadOptions,
+    MatcherResources,
+    Models,
+    ServedModel,
+    load_models,
+)
+from matchserve.engine.workers import run_in_slot
 from matchserve.errors import (
     InvalidParameter,
     ModelError,
@@ -27,17 +30,19 @@ from matchserve.errors import (
     ShuttingDown,
     UnknownModel,
 )
+from matchserve.feature_cache import FeatureCache
+from matchserve.libraries import import_faiss, use_one_opencv_thread
 from matchserve.settings import Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Work = Callable[[DeadlineClock, Threads], T]
+Work = Callable[[Call], T]
 
 PROBE_TIMEOUT_S = 5.0
 
 
 class Service:
-    """The models, the places to run in, and what is counted."""
+    """The models, the slots that requests run in, and the metrics."""
 
     def __init__(self, settings: Settings) -> None:
         """Load every model and start the threads.
@@ -48,21 +53,23 @@ class Service:
             InvalidParameter: the default model does not exist.
         """
         self.settings = settings
-        self.limits = settings.limits()
         self.metrics = Metrics()
         self.access = Access(
             KeyRing(settings.keys()), RateLimit(settings.requests_per_s, settings.request_burst)
         )
-        self.models = self._load_models()
-        self.admission = Admission(settings.places())
-        self.budget = BodyBudget(settings.max_inflight_bytes)
+        use_one_opencv_thread()
+        import_faiss()  # here rather than in the first request
         self.cache = FeatureCache(settings.cache_bytes, self._count_lookup)
-        self.pipeline = Pipeline(self.limits, self.cache)
+        # One thread: only a request that runs alone has both its images described at once.
+        self._second_image = ThreadPoolExecutor(1, thread_name_prefix="matchserve-image")
+        self.models = self._load_models()
+        self.admission = Admission(settings.slots())
+        self.budget = BodyBudget(settings.max_inflight_bytes)
         self.is_draining = False
         self._executor = ThreadPoolExecutor(
-            self.admission.places.running, thread_name_prefix="matchserve-request"
+            self.admission.slots.running, thread_name_prefix="matchserve-request"
         )
-        # Few, since every thread keeps memory of its own; two, so that a probe delays no parsing.
+        # Few, because every thread keeps its own heap; two, so that a probe does not delay parsing.
         self._helpers = ThreadPoolExecutor(
             max(2, settings.cpus()), thread_name_prefix="matchserve-helper"
         )
@@ -70,24 +77,24 @@ class Service:
         self._watch()
 
     def model(self, name: str) -> ServedModel:
-        """A model by its name, the default one if it is empty; a client's name is only looked up.
+        """Return a model by its name, or the default model if the name is empty.
 
         Raises:
-            UnknownModel: there is none of that name.
-            ModelError: there is, and it is broken.
+            UnknownModel: there is no model of that name.
+            ModelError: the model is broken.
         """
-        found = self.models.get(name or self.settings.default_model)
-        if found is None:
+        model = self.models.get(name or self.settings.default_model)
+        if model is None:
             raise UnknownModel(f"no model of that name; there are {', '.join(self.models)}")
-        if isinstance(found, ModelError):
-            raise type(found)(found.message)
-        return found
+        if isinstance(model, ModelError):
+            raise type(model)(model.message)
+        return model
 
     async def run(self, request: Request, megapixels: float, work: Work[T]) -> T:
-        """Wait for a place and do `work` there, as long as the client waits.
+        """Wait for a slot and run `work` in it, as long as the client waits.
 
         Raises:
-            MatchServeError: no place, no time, nobody there, or whatever `work` raises.
+            MatchServeError: no slot, no time, the client is gone, or an error of `work`.
         """
         deadline = Deadline(self.settings.deadline_s)
         task = asyncio.ensure_future(self._admitted(request, megapixels, deadline, work))
@@ -104,30 +111,29 @@ class Service:
         raise ClientDeparted("the client closed the connection")
 
     async def probe(self) -> None:
-        """Send one patch through the default model, as a request would; all who ask share it.
+        """Send one patch through the default model, as a request would; callers share a probe.
 
         Raises:
-            MatchServeError: it cannot serve now.
+            MatchServeError: the service cannot serve now.
         """
         if self.is_draining:
             raise ShuttingDown("the service is shutting down")
         if self._probing is None or self._probing.done():
             probe = self.model("").probe
-            self._probing = asyncio.ensure_future(self.aside(probe, PROBE_TIMEOUT_S))
+            self._probing = asyncio.ensure_future(self.run_in_thread(probe, PROBE_TIMEOUT_S))
         await asyncio.shield(self._probing)
 
-    async def aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do something short, such as parsing, on one of a few threads; needs no place."""
+    async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run short work, such as parsing, on one of a few threads, without a slot."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._helpers, partial(work, *args, **kwargs))
 
     def close(self) -> None:
-        """Refuse what is new and end the threads."""
+        """Refuse new requests and stop the threads."""
         self.is_draining = True
         self.admission.close()
-        for threads in (self._executor, self._helpers):
-            threads.shutdown(wait=False, cancel_futures=True)
-        self.pipeline.close()
+        for executor in (self._executor, self._helpers, self._second_image):
+            executor.shutdown(wait=False, cancel_futures=True)
         for model in self.models.values():
             if isinstance(model, ServedModel):
                 model.batcher.close()
@@ -135,18 +141,22 @@ class Service:
     async def _admitted(
         self, request: Request, megapixels: float, deadline: Deadline, work: Work[T]
     ) -> T:
-        clock = DeadlineClock(deadline)
-        place = await self.admission.enter(megapixels, deadline.remaining_s(), request)
+        clock = StageClock(deadline)
+        slot = await self.admission.enter(megapixels, deadline.remaining_s(), request)
         lone_threads = self.settings.lone_threads()
 
         def threads() -> int:
-            return lone_threads if place.is_alone else 1
+            return lone_threads if slot.is_alone else 1
 
-        return await run_in_place(self._executor, place, deadline, lambda: work(clock, threads))
+        call = Call(clock, threads)
+        return await run_in_slot(self._executor, slot, deadline, lambda: work(call))
 
     def _load_models(self) -> Models:
         settings = self.settings
-        options = LoadOptions(settings.models_dir, settings.provider, settings.batch_policy())
+        resources = MatcherResources(settings.limits(), self.cache, self._second_image)
+        options = LoadOptions(
+            settings.models_dir, settings.provider, settings.batch_policy(), resources
+        )
         models = load_models(options, self.metrics.observe_batch)
         if settings.default_model not in models:
             raise InvalidParameter(
@@ -167,11 +177,11 @@ class Service:
 
     def _watch(self) -> None:
         watch = self.metrics.watch
-        watch("requests_running", "Requests that run.", lambda: self.admission.running)
-        watch("requests_waiting", "Requests that wait.", lambda: self.admission.waiting)
-        watch("inflight_bytes", "Bytes of request bodies.", lambda: self.budget.held)
-        watch("feature_cache_bytes", "Bytes of cached features.", lambda: self.cache.bytes_held)
-        watch("queue_patches", "Patches that wait for a lane.", self._queue_depth)
+        watch("requests_running", "Number of running requests.", lambda: self.admission.running)
+        watch("requests_waiting", "Number of waiting requests.", lambda: self.admission.waiting)
+        watch("inflight_bytes", "Size of all held request bodies.", lambda: self.budget.held)
+        watch("feature_cache_bytes", "Size of cached features.", lambda: self.cache.bytes_held)
+        watch("queue_patches", "Number of patches that wait.", self._queue_depth)
 
     def _queue_depth(self) -> float:
         models = [m for m in self.models.values() if isinstance(m, ServedModel)]
@@ -179,6 +189,6 @@ class Service:
 
 
 async def _departure(request: Request) -> None:
-    """Return when the client hangs up; its body has been read by now."""
+    """Return when the client closes the connection; its body has been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

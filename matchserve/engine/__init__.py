@@ -1,1 +1,1 @@
-"""What many requests share: places to run in, batches of patches, deadlines and a cache."""
+"""What all requests of the service share: slots to run in, and batches of patches."""

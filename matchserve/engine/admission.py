@@ -1,8 +1,8 @@
-"""Who may run now, who may wait, and who is told to come back later.
+"""Admission control: which requests run, which wait, and which are refused as overload.
 
-A place is taken by a request and weighted by its megapixels: memory grows with pixels (0.24 GB a
-megapixel while keypoints are found), so four small pairs may run where one large one may.
-Runs on the event loop only: no locks.
+Each running request holds a slot, weighted by its megapixels, because memory grows with pixels
+(0.24 GB per megapixel while keypoints are found). Everything here runs on the event loop, so
+there are no locks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from matchserve.errors import DeadlineExceeded, ImageTooLarge, Overloaded, Shutt
 MIN_RETRY_S, MAX_RETRY_S = 1, 30
 # Waiting requests hold encoded images only, so more megapixels may wait than run.
 WAITING_SHARE = 8
-# A body that takes longer to arrive keeps nobody else out, or a few slow senders would.
+# A body that takes longer to arrive no longer reserves a slot: otherwise a few slow clients could
+# block all others.
 ARRIVAL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """How many requests, and how many megapixels of images, run and wait at once."""
+class Slots:
+    """Maximum number of running and of waiting requests, and of megapixels that run."""
 
     running: int
     waiting: int
@@ -35,78 +36,78 @@ class Places:
 
 @dataclass(slots=True)
 class _Waiter:
-    granted: asyncio.Future[Place]
+    granted: asyncio.Future[Slot]
     megapixels: float
 
 
-class Place:
-    """The right to run; give it back with `release`, once the work has really ended."""
+class Slot:
+    """The right to run; `release` it when the work has really ended."""
 
     def __init__(
         self,
         megapixels: float,
         *,
         is_alone: Callable[[], bool],
-        on_release: Callable[[Place], None],
+        on_release: Callable[[Slot], None],
     ) -> None:
         self.megapixels = megapixels
         self._is_alone = is_alone
-        self._on_release: Callable[[Place], None] | None = on_release
+        self._on_release: Callable[[Slot], None] | None = on_release
 
     @property
     def is_alone(self) -> bool:
-        """Nobody else runs or waits now: all cores may be used; any thread may ask."""
+        """Whether no other request runs or waits now; safe to read from any thread."""
         return self._is_alone()
 
     def release(self) -> None:
-        """Give the place back; a second call does nothing."""
+        """Free the slot; a second call does nothing."""
         on_release, self._on_release = self._on_release, None
         if on_release:
             on_release(self)
 
 
 class Admission:
-    """First come, first served; refuses at once what cannot be served soon."""
+    """Admits requests in the order of arrival and refuses those that would wait too long."""
 
-    def __init__(self, places: Places, clock: Callable[[], float] = time.monotonic) -> None:
-        self.places = places
+    def __init__(self, slots: Slots, clock: Callable[[], float] = time.monotonic) -> None:
+        self.slots = slots
         self._clock = clock
-        self._running: dict[Place, float] = {}
+        self._running: dict[Slot, float] = {}
         self._waiters: deque[_Waiter] = deque()
         self._arrivals: dict[object, float] = {}
         self._service_s = 1.0
         self._is_closed = False
         self.released = 0
-        """Places given back so far."""
+        """Number of slots freed so far."""
 
     @property
     def running(self) -> int:
-        """Requests that run now."""
+        """Number of running requests."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Requests that wait now."""
+        """Number of waiting requests."""
         return len(self._waiters)
 
     def close(self) -> None:
-        """Take nothing new; what was taken is still served."""
+        """Refuse new requests; those already admitted are still served."""
         self._is_closed = True
 
-    async def enter(self, megapixels: float, timeout_s: float, who: object = None) -> Place:
-        """Wait for a place; `who` was said to be `arriving` and is no longer.
+    async def enter(self, megapixels: float, timeout_s: float, who: object = None) -> Slot:
+        """Wait for a slot; this ends the reservation that `who` made with `arriving`.
 
         Raises:
-            ImageTooLarge: the images would not fit even alone.
-            Overloaded: every place to wait in is taken.
-            DeadlineExceeded: none became free in time.
-            ShuttingDown: the service is draining.
+            ImageTooLarge: the images would not fit in memory even alone.
+            Overloaded: too many requests wait already.
+            DeadlineExceeded: no slot became free in time.
+            ShuttingDown: the service is shutting down.
         """
         self._arrivals.pop(who, None)
         self._refuse(megapixels)
         if not self._waiters and self._fits(megapixels):
             return self._grant(megapixels)
-        if len(self._waiters) >= self._waiting_places() or self._is_full(megapixels):
+        if len(self._waiters) >= self._max_waiting() or self._is_full(megapixels):
             raise self._overloaded()
         waiter = _Waiter(asyncio.get_running_loop().create_future(), megapixels)
         self._waiters.append(waiter)
@@ -114,24 +115,24 @@ class Admission:
             return await asyncio.wait_for(asyncio.shield(waiter.granted), timeout_s)
         except TimeoutError as error:
             self._leave(waiter)
-            raise DeadlineExceeded("no place became free in time", limit=timeout_s) from error
+            raise DeadlineExceeded("no slot became free in time", limit=timeout_s) from error
         except asyncio.CancelledError:
             self._leave(waiter)
             raise
 
     @contextmanager
     def arriving(self, who: object) -> Iterator[None]:
-        """Keep a place free for a moment, while a body is received and parsed, until `enter`.
+        """Reserve a slot while a body is received and parsed, until `enter`.
 
-        Whoever cannot have one is refused here, before a byte of the body is looked at, and not
-        after its parsing has taken time from those that run.
+        A request that cannot have a slot is refused here, before its body is read, so that
+        parsing does not take time from running requests.
 
         Raises:
-            Overloaded: every place to run and to wait in is taken.
-            ShuttingDown: the service is draining.
+            Overloaded: all slots are taken and too many requests wait.
+            ShuttingDown: the service is shutting down.
         """
         self._refuse(0.0)
-        if len(self._waiters) + self._arrivals_lately() >= self._waiting_places():
+        if len(self._waiters) + self._recent_arrivals() >= self._max_waiting():
             raise self._overloaded()
         self._arrivals[who] = self._clock()
         try:
@@ -139,75 +140,75 @@ class Admission:
         finally:
             self._arrivals.pop(who, None)
 
-    def _arrivals_lately(self) -> int:
+    def _recent_arrivals(self) -> int:
         oldest = self._clock() - ARRIVAL_S
         return sum(since > oldest for since in self._arrivals.values())
 
-    def _waiting_places(self) -> int:
-        """How many may wait, those counted that would not have to."""
-        free = 0 if self._waiters else max(0, self.places.running - len(self._running))
-        return self.places.waiting + free
+    def _max_waiting(self) -> int:
+        """Return the maximum number of queued requests, including those that could start now."""
+        free = 0 if self._waiters else max(0, self.slots.running - len(self._running))
+        return self.slots.waiting + free
 
     def _overloaded(self) -> Overloaded:
-        waiting = self.waiting + self._arrivals_lately()
+        waiting = self.waiting + self._recent_arrivals()
         return Overloaded(
-            f"{self.running} requests run and {waiting} wait; try again later",
-            limit=self.places.running + self.places.waiting,
+            f"{self.running} requests are running and {waiting} are waiting; try again later",
+            limit=self.slots.running + self.slots.waiting,
             value=self.running + waiting,
             retry_after_s=self.retry_after_s(),
         )
 
     def retry_after_s(self) -> int:
-        """When a place is likely to be free, from how long requests have taken lately."""
-        expected = self._service_s * (self.waiting + 1) / self.places.running
+        """Estimate when a slot will be free, from the duration of recent requests."""
+        expected = self._service_s * (self.waiting + 1) / self.slots.running
         return int(min(MAX_RETRY_S, max(MIN_RETRY_S, math.ceil(expected))))
 
     def _refuse(self, megapixels: float) -> None:
         if self._is_closed:
             raise ShuttingDown("the service is shutting down", retry_after_s=MIN_RETRY_S)
-        if megapixels > self.places.megapixels:
+        if megapixels > self.slots.megapixels:
             raise ImageTooLarge(
-                f"{megapixels:.1f} working megapixels, at most {self.places.megapixels:.1f} fit "
+                f"{megapixels:.1f} working megapixels, at most {self.slots.megapixels:.1f} fit "
                 "in memory here; send a smaller max_side, or smaller images",
-                limit=self.places.megapixels,
+                limit=self.slots.megapixels,
                 value=megapixels,
             )
 
     def _fits(self, megapixels: float) -> bool:
-        used = sum(place.megapixels for place in self._running)
+        used = sum(slot.megapixels for slot in self._running)
         return (
-            len(self._running) < self.places.running and used + megapixels <= self.places.megapixels
+            len(self._running) < self.slots.running and used + megapixels <= self.slots.megapixels
         )
 
     def _is_full(self, megapixels: float) -> bool:
         waiting = sum(waiter.megapixels for waiter in self._waiters)
-        return waiting + megapixels > WAITING_SHARE * self.places.megapixels
+        return waiting + megapixels > WAITING_SHARE * self.slots.megapixels
 
-    def _grant(self, megapixels: float) -> Place:
-        place = Place(megapixels, is_alone=self._is_alone, on_release=self._released)
-        self._running[place] = self._clock()
-        return place
+    def _grant(self, megapixels: float) -> Slot:
+        slot = Slot(megapixels, is_alone=self._is_alone, on_release=self._released)
+        self._running[slot] = self._clock()
+        return slot
 
     def _is_alone(self) -> bool:
         return len(self._running) == 1 and not self._waiters
 
-    def _released(self, place: Place) -> None:
+    def _released(self, slot: Slot) -> None:
         self.released += 1
-        self._service_s += 0.1 * (self._clock() - self._running.pop(place) - self._service_s)
+        self._service_s += 0.1 * (self._clock() - self._running.pop(slot) - self._service_s)
         self._admit()
 
     def _admit(self) -> None:
-        """Give places to those who wait, as far as they reach."""
-        # Strictly in order: a large pair at the head is not overtaken for ever by small ones.
+        """Give free slots to waiting requests."""
+        # Strictly in order: small requests must not overtake a large one for ever.
         while self._waiters and self._fits(self._waiters[0].megapixels):
             waiter = self._waiters.popleft()
             waiter.granted.set_result(self._grant(waiter.megapixels))
 
     def _leave(self, waiter: _Waiter) -> None:
-        """Forget a waiter; if its place was granted in the same instant, pass it on."""
+        """Remove a waiter; if its slot was granted in the same moment, free the slot."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
-            # Those behind a large one may fit where it did not.
+            # Smaller requests behind it may fit now.
             self._admit()
         elif waiter.granted.done() and not waiter.granted.cancelled():
             waiter.granted.result().release()

@@ -1,9 +1,8 @@
-"""Patches of many requests share one inference.
+"""Run a model on batches that hold patches of many requests.
 
-Each lane is one thread that runs the model single-threaded on the next batch, while the thread
-that asked sleeps: under load every request has one of the two at work at any time, so as many
-threads are busy as there are cores. Small requests fill each other's batches; a lone request is
-cut into batches that all lanes work on, so it gets every core.
+A lane is one thread that runs the model, single-threaded, on the next batch. The thread of the
+request sleeps meanwhile, so each request keeps one core busy. Small requests share batches. A
+request that runs alone is split into batches for all lanes, so it uses every core.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matchserve.engine.deadline import Clock, Deadline
-from matchserve.engine.patch_queue import Job, PatchQueue, Slice, Threads, one_thread
+from matchserve.clock import Clock, Deadline, Threads, one_thread
+from matchserve.engine.patch_queue import Job, PatchQueue, Slice
 from matchserve.errors import DeadlineExceeded, InferenceFailed, MatchServeError, ShuttingDown
 from matchserve.types import UInt8
 
@@ -33,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """How batches are made and when a lane is given up."""
+    """Number of lanes, largest batch, and seconds after which a lane counts as stuck."""
 
     lanes: int = 2
     max_patches: int = 64
@@ -41,7 +40,7 @@ class BatchPolicy:
 
 
 class _Lane:
-    """One worker thread's state; a stale lane's results are thrown away."""
+    """The state of one worker thread; results of a stale lane are discarded."""
 
     def __init__(self) -> None:
         self.batch: Sequence[Slice] = ()
@@ -50,7 +49,7 @@ class _Lane:
 
 
 class Batcher:
-    """Describes patches of any number of callers, in batches, on a few threads."""
+    """Describes the patches of many callers in batches, on a few threads."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class Batcher:
         clock: Clock = time.monotonic,
         on_batch: Callable[[int, int], None] = lambda _patches, _jobs: None,
     ) -> None:
-        """Start the lanes; `make` opens the model, now and again after repeated failures."""
+        """Start the lanes; `make` opens the model, now and after repeated failures."""
         self.policy = policy or BatchPolicy()
         self._make = make
         self._describe = make()
@@ -77,25 +76,25 @@ class Batcher:
 
     @property
     def depth(self) -> int:
-        """Patches that wait for a lane."""
+        """Number of patches that wait for a lane."""
         with self._changed:
             return self._queue.depth
 
     def submit(
         self, patches: UInt8, deadline: Deadline, threads: Threads = one_thread
     ) -> NDArray[Any]:
-        """Describe patches, (N, 1, S, S) with N of at least 1, on so many threads; blocks.
+        """Describe (N, 1, S, S) patches, N at least 1, and wait for the rows.
 
         Raises:
             InferenceFailed: the model failed on a batch that held some of these patches.
-            DeadlineExceeded: no answer in time.
-            ClientDeparted: the client hung up meanwhile.
+            DeadlineExceeded: the rows were not ready in time.
+            ClientDeparted: the client closed the connection.
             ShuttingDown: the batcher was closed.
         """
         return self.wait(self.enqueue(patches, deadline, threads))
 
     def enqueue(self, patches: UInt8, deadline: Deadline, threads: Threads = one_thread) -> Job:
-        """Queue patches; `wait` for the job's rows."""
+        """Queue patches; `wait` returns their rows."""
         deadline.check()
         job = Job(patches, deadline, threads)
         job.queued_at = self._clock()
@@ -107,20 +106,20 @@ class Batcher:
         return job
 
     def wait(self, job: Job) -> NDArray[Any]:
-        """The rows of a queued job, or its error."""
+        """Return the rows of a queued job, or raise its error."""
         while not job.settled.wait(min(0.25, job.deadline.remaining_s())):
             if job.deadline.is_over:
                 self._replace_stuck_lanes()
                 job.deadline.check()
-                raise DeadlineExceeded("the model did not answer in time")
+                raise DeadlineExceeded("the model did not return in time")
         if job.error:
             raise job.error
         if job.rows is None:
-            raise InferenceFailed("the model gave no rows")
+            raise InferenceFailed("the model returned no rows")
         return job.rows
 
     def close(self) -> None:
-        """End the lanes; what still waits is refused."""
+        """Stop the lanes; jobs that still wait fail with `ShuttingDown`."""
         with self._changed:
             self._is_closed = True
             self._queue.fail(self._queue.drain(), ShuttingDown("the service is shutting down"))
@@ -139,11 +138,11 @@ class Batcher:
                 patches = np.concatenate([part.patches for part in batch])
                 rows = self._describe(patches)
                 if len(rows) != len(patches):
-                    raise InferenceFailed("the model gave another number of rows than patches")
+                    raise InferenceFailed("the model did not return one row for each patch")
             except MatchServeError as error:
                 self._settle(lane, error=error)
-            except Exception as error:  # noqa: BLE001  a lane must outlive whatever a model raises
-                _log.exception("a model raised")
+            except Exception as error:  # noqa: BLE001  a lane must survive any error of a model
+                _log.exception("a model raised an error")
                 failure = InferenceFailed("the model failed while running")
                 failure.__cause__ = error
                 self._settle(lane, error=failure)
@@ -151,13 +150,13 @@ class Batcher:
                 self._settle(lane, rows=rows)
 
     def _next_batch(self, lane: _Lane) -> Sequence[Slice]:
-        """Block until there is something to do; nothing when the lane shall end."""
+        """Wait for the next batch; return an empty one when the lane must end."""
         with self._changed:
             while not lane.is_stale and not self._is_closed:
                 lane.batch = self._queue.take(self.policy.max_patches)
                 if lane.batch:
                     if self._queue.is_ready:
-                        self._changed.notify()  # one lane wakes the next, as far as there is work
+                        self._changed.notify()  # wake the next lane while work is left
                     self._note_start(lane)
                     return lane.batch
                 self._changed.wait()
@@ -183,7 +182,7 @@ class Batcher:
             self._count_failure()
 
     def _count_failure(self) -> None:
-        """Open the model anew when it failed three times within half a minute."""
+        """Open the model again after three failures within half a minute."""
         now = self._clock()
         with self._changed:
             self._failures.append(now)
@@ -199,20 +198,20 @@ class Batcher:
         try:
             self._describe = self._make()
         except MatchServeError:
-            _log.exception("the model could not be opened anew")
+            _log.exception("the model could not be opened again")
         else:
             self.rebuilds += 1
-            _log.warning("the model was opened anew after repeated failures")
+            _log.warning("the model was opened again after repeated failures")
 
     def _replace_stuck_lanes(self) -> None:
-        """Give up on lanes whose model does not come back, so that others are served."""
+        """Replace lanes whose model call does not return, so that other requests are served."""
         with self._changed:
             for lane in [lane for lane in self._lanes if self._is_stuck(lane)]:
-                _log.error("a model did not answer for %g s; its lane is replaced",
+                _log.error("a model call did not return for %g s; its lane is replaced",
                            self.policy.stuck_s)  # fmt: skip
                 lane.is_stale = True
                 self._lanes.remove(lane)
-                self._queue.fail(lane.batch, InferenceFailed("the model did not answer"))
+                self._queue.fail(lane.batch, InferenceFailed("the model did not return"))
                 self._start_lane()
 
     def _is_stuck(self, lane: _Lane) -> bool:

@@ -1,34 +1,26 @@
-"""Which patches go into the next batch, and whose rows came out of it.
+"""The queue of patches: which ones form the next batch, and which job each row belongs to.
 
-No threads and no time here: `engine.batcher` holds the lock, so that every interleaving of
-`put`, `take`, `finish` and `fail` can be tried in a test.
+This module has no threads and no clock: `engine.batcher` holds the lock. So a test can try every
+order of `put`, `take`, `finish` and `fail`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from matchserve.engine.deadline import Deadline
+from matchserve.clock import Deadline, Threads, one_thread
 from matchserve.types import UInt8
-
-Threads = Callable[[], int]
-"""How many threads a request may keep busy now: asked again and again, as others come and go."""
-
-
-def one_thread() -> int:
-    """A request that keeps to one core."""
-    return 1
 
 
 class Job:
-    """The patches of one request, and its rows as they come back."""
+    """The patches of one request and the rows described so far."""
 
     def __init__(self, patches: UInt8, deadline: Deadline, threads: Threads = one_thread) -> None:
         self.patches = patches
@@ -42,15 +34,15 @@ class Job:
         self.taken = 0
         self.returned = 0
         self.batches = 0
-        """Batches under way that hold some of its patches: that many lanes work for it."""
+        """Number of running batches that hold some of its patches."""
 
     @property
     def untaken(self) -> int:
-        """Patches that no batch holds yet."""
+        """Number of patches that are in no batch yet."""
         return len(self.patches) - self.taken
 
     def take(self, count: int) -> Slice:
-        """The next `count` patches."""
+        """Put the next `count` patches into a batch."""
         part = Slice(self, self.taken, self.taken + count)
         self.taken += count
         self.batches += 1
@@ -59,7 +51,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows `start` to `stop` of a job, in one batch."""
+    """The patches `start` to `stop` of a job, in one batch."""
 
     job: Job
     start: int
@@ -67,15 +59,14 @@ class Slice:
 
     @property
     def patches(self) -> UInt8:
-        """The patches themselves."""
+        """The patches, (stop - start, 1, S, S)."""
         return self.job.patches[self.start : self.stop]
 
 
 class PatchQueue:
-    """First come, first served, in batches that may hold patches of many jobs.
+    """A first-in, first-out queue of jobs, taken in batches that may hold patches of many jobs.
 
-    No job is in more batches at once than it may have threads: the thread that waits for a
-    one-thread job gives its core to one lane, and not to all of them.
+    A job is in at most as many running batches as it may use threads.
     """
 
     def __init__(self) -> None:
@@ -83,12 +74,12 @@ class PatchQueue:
 
     @property
     def depth(self) -> int:
-        """Patches that wait."""
+        """Number of patches that wait."""
         return sum(job.untaken for job in self._jobs)
 
     @property
     def is_ready(self) -> bool:
-        """Whether a free lane would find something to do."""
+        """Whether `take` would return patches."""
         return any(job.batches < job.threads() for job in self._jobs)
 
     def put(self, job: Job) -> None:
@@ -96,15 +87,15 @@ class PatchQueue:
         self._jobs.append(job)
 
     def take(self, limit: int) -> list[Slice]:
-        """Up to `limit` patches of the oldest jobs that are still wanted and may have a lane."""
+        """Take up to `limit` patches of the oldest jobs that may use another lane."""
         batch: list[Slice] = []
         room = limit
         for job in list(self._jobs):
             if job.error or job.deadline.is_over:
-                self._jobs.remove(job)  # its owner is gone or was told already
+                self._jobs.remove(job)  # nobody waits for it any more
             elif room and job.batches < (threads := job.threads()):
-                # A job of many batches that only filled up this one would wait for its other
-                # patches here, with a lane free beside it.
+                # A job that is larger than the rest of this batch gets a batch of its own:
+                # otherwise its other patches would wait although a lane is free.
                 if batch and job.untaken > room and job.batches + 1 >= threads:
                     continue
                 batch.append(job.take(min(room, job.untaken)))
@@ -114,13 +105,13 @@ class PatchQueue:
         return batch
 
     def drain(self) -> list[Slice]:
-        """Everything that waits, whoever may run it."""
+        """Take all patches that wait, without regard to threads."""
         batch = [job.take(job.untaken) for job in self._jobs]
         self._jobs.clear()
         return batch
 
     def finish(self, batch: Sequence[Slice], rows: NDArray[Any]) -> None:
-        """Give each slice of a batch its rows, by position."""
+        """Store the rows of a batch in its jobs, by position."""
         position = 0
         for part in batch:
             part.job.batches -= 1
@@ -129,7 +120,7 @@ class PatchQueue:
             position += count
 
     def fail(self, batch: Sequence[Slice], error: Exception) -> None:
-        """Give every job of a batch an error; the others never hear of it."""
+        """Store an error in every job of a batch."""
         for part in batch:
             part.job.batches -= 1
             part.job.error = part.job.error or error

@@ -1,4 +1,4 @@
-"""From the event loop to threads and back, keeping a place until its thread is done with it."""
+"""Run work of the event loop on threads, and free its slot when the thread is done."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from matchserve.engine.admission import Place
-from matchserve.engine.deadline import Deadline
+from matchserve.clock import Deadline
+from matchserve.engine.admission import Slot
 from matchserve.errors import DeadlineExceeded
 
 T = TypeVar("T")
 
-# A stage notices the deadline itself and says so better; this is for one that does not look up.
+# Each stage checks the deadline and raises a more precise error. This extra time lets it do so.
 GRACE_S = 0.5
 
 
-async def run_in_place(
-    executor: ThreadPoolExecutor, place: Place, deadline: Deadline, work: Callable[[], T]
+async def run_in_slot(
+    executor: ThreadPoolExecutor, slot: Slot, deadline: Deadline, work: Callable[[], T]
 ) -> T:
-    """Run `work` on a thread; give `place` back when the thread ends, however we left.
+    """Run `work` on a thread and free `slot` when the thread ends, also after an error.
 
     Raises:
-        DeadlineExceeded: it did not end in time; it goes on, in its place, until it looks up.
+        DeadlineExceeded: the work did not end in time; it keeps its slot until it ends.
     """
     loop = asyncio.get_running_loop()
     future = executor.submit(work)
 
     def ended(_: Future[T]) -> None:
         if not loop.is_closed():
-            loop.call_soon_threadsafe(place.release)
+            loop.call_soon_threadsafe(slot.release)
 
     future.add_done_callback(ended)
     try:

@@ -1,4 +1,4 @@
-"""What every descriptor can do, learned or hand-crafted."""
+"""The interface of a descriptor, learned or hand-crafted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from matchserve.clock import Call
 from matchserve.models.card import ModelCard
 from matchserve.types import Image, Keypoints, UInt8
 
@@ -18,18 +19,20 @@ class Descriptor(Protocol):
 
     @property
     def card(self) -> ModelCard:
-        """What this descriptor is."""
+        """The model card."""
         ...
 
     @property
     def provider(self) -> str:
-        """What it really runs on, e.g. `CPUExecutionProvider`."""
+        """What the model really runs on, e.g. `CPUExecutionProvider`."""
         ...
 
-    def describe(self, image: Image, keypoints: Keypoints) -> NDArray[Any]:
-        """Describe keypoints of an image: one row each."""
+    def describe(
+        self, image: Image, keypoints: Keypoints, call: Call | None = None
+    ) -> NDArray[Any]:
+        """Return one descriptor row for each keypoint of an image; `call` measures the stages."""
         ...
 
-    def describe_patches(self, patches: UInt8) -> NDArray[Any]:
-        """Describe (N, 1, S, S) patches cut as `card.patch` says: one row each."""
+    def describe_patches(self, patches: UInt8, call: Call | None = None) -> NDArray[Any]:
+        """Return one row for each of (N, 1, S, S) patches, which were cut as `card.patch` says."""
         ...

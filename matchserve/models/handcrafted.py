@@ -1,4 +1,4 @@
-"""SIFT and RootSIFT on the same keypoints, so that a learned model is compared by its name."""
+"""SIFT and RootSIFT descriptors on the same keypoints, to compare learned models with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from matchserve.clock import Call
 from matchserve.errors import InferenceFailed, InvalidParameter
 from matchserve.models.calibration import Calibration, read_calibration
 from matchserve.models.card import ModelCard
@@ -25,7 +26,7 @@ BUILT_IN = Path(__file__).resolve().parent / "built_in"
 
 
 def card(name: str, patch: PatchSpec = SIFT_PATCH) -> ModelCard:
-    """The card of a built-in descriptor."""
+    """Return the card of a built-in descriptor."""
     return ModelCard(
         name=name,
         version="1",
@@ -39,7 +40,7 @@ def card(name: str, patch: PatchSpec = SIFT_PATCH) -> ModelCard:
 
 
 def calibration_directory(name: str) -> Path:
-    """Where the calibration of a built-in descriptor is kept, with its diagram."""
+    """Return the folder with the calibration of a built-in descriptor and its diagram."""
     return BUILT_IN / name
 
 
@@ -58,12 +59,14 @@ class HandcraftedDescriptor:
         self.card = card(name, patch)
         self._is_root = name == "rootsift"
 
-    def describe(self, image: Image, keypoints: Keypoints) -> Float32:
-        """Describe keypoints of an image: (N, 128) unit rows."""
+    def describe(self, image: Image, keypoints: Keypoints, call: Call | None = None) -> Float32:
+        """Return (N, 128) unit rows for the keypoints of an image."""
+        del call  # SIFT reads the image directly: there is no crop to measure
         return self._compute(image.grey, to_opencv(keypoints, image))
 
-    def describe_patches(self, patches: UInt8) -> Float32:
-        """Describe (N, 1, S, S) patches, each as one keypoint in its middle."""
+    def describe_patches(self, patches: UInt8, call: Call | None = None) -> Float32:
+        """Describe (N, 1, S, S) patches, each as one keypoint at its centre."""
+        del call
         size = self.card.patch.size
         if patches.shape[1:] != (1, size, size):
             raise InvalidParameter(f"patches are {patches.shape}, not (N, 1, {size}, {size})")
@@ -81,12 +84,12 @@ class HandcraftedDescriptor:
     def _compute(self, grey: UInt8, keypoints: list[cv2.KeyPoint]) -> Float32:
         if not keypoints:
             return np.zeros((0, 128), np.float32)
-        # OpenCV leaves the doubled octave out when no keypoint asks for it, which changes all
-        # others a little: one more that does makes each row depend on its own keypoint only.
+        # OpenCV skips the doubled octave if no keypoint is in it, which changes all other rows a
+        # little. An extra keypoint in that octave makes each row depend on its own keypoint only.
         smallest = cv2.KeyPoint(0.0, 0.0, 1.6, 0.0, 1.0, 255 | 1 << 8)
-        asked = [*keypoints, smallest]
-        kept, raw = cv2.SIFT.create(enable_precise_upscale=True).compute(grey, asked)
-        if len(kept) != len(asked):
+        requested = [*keypoints, smallest]
+        kept, raw = cv2.SIFT.create(enable_precise_upscale=True).compute(grey, requested)
+        if len(kept) != len(requested):
             raise InferenceFailed("OpenCV described fewer keypoints than it was given")
         rows = np.asarray(raw[:-1], np.float32)
         if self._is_root:
@@ -95,7 +98,7 @@ class HandcraftedDescriptor:
 
 
 def _unit_rows(rows: Float32) -> Float32:
-    """Rows of length one; a row of zeros (a patch without gradients) becomes a constant one."""
+    """Scale rows to length one; a row of zeros (no gradients) becomes a constant unit row."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     flat = np.float32(1.0 / np.sqrt(rows.shape[1]))
     return np.asarray(np.where(length > 0, rows / np.maximum(length, 1e-12), flat), np.float32)

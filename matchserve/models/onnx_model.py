@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.clock import Call
 from matchserve.errors import (
     InferenceFailed,
     InvalidParameter,
@@ -59,12 +60,21 @@ class OnnxDescriptor:
         self._input_type = _check_signature(self._session, self.card)
         self._check_golden(_verified_bytes(directory, GOLDEN_FILE, self.card.golden_sha256))
 
-    def describe(self, image: Image, keypoints: Keypoints) -> NDArray[Any]:
-        """Crop the keypoints' patches as the card says and describe them."""
-        return self.describe_patches(crop(image, keypoints, self.card.patch))
+    def describe(
+        self, image: Image, keypoints: Keypoints, call: Call | None = None
+    ) -> NDArray[Any]:
+        """Cut the keypoints' patches as the card says and describe them."""
+        call = call or Call()
+        with call.clock.stage("crop"):
+            patches = crop(image, keypoints, self.card.patch)
+        return self.describe_patches(patches, call)
 
-    def describe_patches(self, patches: UInt8) -> NDArray[Any]:
+    def describe_patches(self, patches: UInt8, call: Call | None = None) -> NDArray[Any]:
         """Describe (N, 1, S, S) uint8 patches; each row depends on its own patch only."""
+        with (call or Call()).clock.stage("infer"):
+            return self._describe_batches(patches)
+
+    def _describe_batches(self, patches: UInt8) -> NDArray[Any]:
         size = self.card.patch.size
         if patches.shape[1:] != (1, size, size) or patches.dtype != np.uint8:
             raise InvalidParameter(

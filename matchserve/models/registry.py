@@ -17,8 +17,6 @@ from matchserve.models.descriptor import Descriptor
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from matchserve.models.onnx_model import OnnxDescriptor
 
-DEFAULT_MODEL = "compact"
-
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 

@@ -24,7 +24,7 @@ from matchserve.errors import (
     ImageTooSmall,
     UnsupportedFormat,
 )
-from matchserve.limits import DEFAULT_LIMITS, Limits
+from matchserve.limits import LIBRARY_LIMITS, Limits
 from matchserve.types import Image, UInt8
 
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF")
@@ -42,7 +42,7 @@ def decode(
     *,
     exif: ExifPolicy = "apply",
     max_side: int | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: Limits = LIBRARY_LIMITS,
 ) -> Image:
     """Decode the first frame of a JPEG, PNG, WebP or TIFF to 8-bit grey.
 
@@ -71,7 +71,7 @@ def decode_colour(
     *,
     exif: ExifPolicy = "apply",
     max_side: int,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: Limits = LIBRARY_LIMITS,
 ) -> UInt8:
     """The image in colour, (H, W, 3) RGB, reduced to `max_side`: for pictures, not for matching.
 
@@ -95,7 +95,7 @@ def read_size(
     data: bytes | bytearray | memoryview,
     *,
     formats: tuple[str, ...] = FORMATS,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: Limits = LIBRARY_LIMITS,
 ) -> tuple[int, int]:
     """The stored size (width, height) of an image that may be decoded, from its header alone.
 
@@ -111,7 +111,7 @@ def read_size(
 
 
 def from_array(
-    array: NDArray[Any], *, max_side: int | None = None, limits: Limits = DEFAULT_LIMITS
+    array: NDArray[Any], *, max_side: int | None = None, limits: Limits = LIBRARY_LIMITS
 ) -> Image:
     """Wrap an array as an image: uint8 or uint16, (H, W) grey or (H, W, 3) RGB.
 

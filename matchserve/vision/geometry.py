@@ -22,6 +22,7 @@ import numpy as np
 import poselib
 from numpy.typing import NDArray
 
+from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.types import Bool, Float64, Verification, VerifyKind
 
@@ -57,8 +58,8 @@ class Camera:
 class VerifyOptions:
     """Which geometry is looked for, and how near a match must be to count as an inlier."""
 
-    kind: VerifyKind = "fundamental"
-    threshold_px: float = 3.0
+    kind: VerifyKind = defaults.VERIFY
+    threshold_px: float = defaults.THRESHOLD_PX
     seed: int = 0
     cameras: tuple[Camera, Camera] | None = None
 

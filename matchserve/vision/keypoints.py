@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.types import Bool, Float64, Image, Keypoints, UInt8
-
-T = TypeVar("T")
 
 # Standard deviation, in grey levels, under which a keypoint's surroundings count as flat, and the
 # side of the square they are measured in, in sigmas (SIFT's own support).
@@ -46,7 +43,7 @@ class DetectOptions:
     places, edges too, which gives more correct matches than OpenCV's 0.04 and 10 at equal numbers.
     """
 
-    max_keypoints: int = 2048
+    max_keypoints: int = defaults.MAX_KEYPOINTS
     upright: bool = False
     contrast_threshold: float = 0.01
     edge_threshold: float = 10_000.0
@@ -67,7 +64,7 @@ def detect(image: Image, options: DetectOptions | None = None) -> Keypoints:
     gives the same list. Keypoints in flat surroundings are dropped: their descriptor is noise.
     """
     options = options or DetectOptions()
-    rows = _off_main_heap(lambda: _strongest(image.grey, options))
+    rows = _strongest(image.grey, options)
     order = np.lexsort((rows[:, 3], rows[:, 2], rows[:, 0], rows[:, 1], -rows[:, 4]))
     rows = rows[order[: options.max_keypoints]]
     scale = math.sqrt(float(np.prod(image.scale_xy)))
@@ -198,29 +195,3 @@ def _packed_octaves(sizes: Float64, shape: tuple[int, ...]) -> NDArray[np.int64]
     octave = np.clip(np.floor((steps - 0.5) / _LAYERS), 0, last)
     layer = np.clip(np.round(steps - _LAYERS * octave), 1, _LAYERS)
     return np.asarray((octave.astype(np.int64) - 1) & 255 | layer.astype(np.int64) << 8)
-
-
-def _off_main_heap(work: Callable[[], T]) -> T:
-    """Run `work` on another thread when called on the main one, and return its result.
-
-    glibc gives the top of the main heap back to the system after each of the large buffers of
-    the pyramid, and asks for it again for the next: twice the time of the whole detection. A
-    thread has a heap of its own, where this does not happen.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return work()
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:  # noqa: BLE001  handed to the caller below
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="matchserve-detect")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]

@@ -18,8 +18,8 @@ from matchserve.errors import (
     FeatureMismatch,
     InferenceFailed,
     InvalidParameter,
-    ProviderUnavailable,
 )
+from matchserve.libraries import gpu_count, import_faiss
 from matchserve.types import Bool, DescriptorKind, Features, Float32, Matches
 
 
@@ -116,33 +116,6 @@ def _nearest(
     except RuntimeError as error:  # FAISS's only exception; on a GPU, mostly its memory
         raise InferenceFailed("FAISS failed while matching") from error
     return np.sqrt(np.maximum(2.0 - 2.0 * cosine, 0.0)), index
-
-
-@functools.cache
-def import_faiss() -> Any:
-    """FAISS, which comes with the extra `[cpu]` or `[gpu]`.
-
-    Raises:
-        ProviderUnavailable: neither is installed.
-    """
-    try:
-        import faiss
-    except ImportError as error:
-        raise ProviderUnavailable(
-            "FAISS is not installed; install one of: pip install 'matchserve[cpu]', "
-            "pip install 'matchserve[gpu]'"
-        ) from error
-    except RuntimeError as error:  # the GPU build misses a CUDA library, and names its package
-        raise ProviderUnavailable(f"FAISS does not load: {error}") from error
-    # By default FAISS leaves BLAS for sets this small, and is ten times slower.
-    faiss.cvar.distance_compute_blas_threshold = 1
-    return faiss
-
-
-def gpu_count() -> int:
-    """How many devices the installed FAISS sees: 0 for the CPU build."""
-    faiss = import_faiss()
-    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
 # GPU resources belong to one thread: FAISS does not guard them.

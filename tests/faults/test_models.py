@@ -17,7 +17,7 @@ import pytest
 
 from matchserve.api.service import Service
 from matchserve.engine.batcher import BatchPolicy
-from matchserve.engine.served import ServedModel
+from matchserve.engine.served_models import ServedModel
 from matchserve.models.card import CARD_FILE, MODEL_FILE, read_card, write_card
 from matchserve.models.onnx_model import OnnxDescriptor
 from tests.in_process import served

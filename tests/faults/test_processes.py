@@ -67,7 +67,7 @@ def test_sigterm_with_eight_in_flight(
     seed = random.Random(4)
     for _ in range(rounds):
         with running_server(
-            tmp_path, cache_bytes=0, deadline_s=60, drain_s=60, workers=workers, waiting=8
+            tmp_path, cache_bytes=0, deadline_s=60, drain_s=60, workers=workers, max_waiting=8
         ) as server:
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 asked = [

@@ -86,9 +86,9 @@ def test_slow_sockets_are_closed(tmp_path: Path) -> None:
     assert honest.times
 
 
-def test_bodies_that_do_not_come_take_no_places(tmp_path: Path) -> None:
-    """Twice as many as there are places, each with a complete head."""
-    with running_server(tmp_path, cache_bytes=0, running=1, waiting=1) as server:
+def test_bodies_that_do_not_come_take_no_slots(tmp_path: Path) -> None:
+    """Twice as many as there are slots, each with a complete head."""
+    with running_server(tmp_path, cache_bytes=0, max_running=1, max_waiting=1) as server:
         with contextlib.ExitStack() as stack:
             for _ in range(4):
                 connection = socket.create_connection(("127.0.0.1", server.port))

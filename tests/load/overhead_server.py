@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from matchserve import defaults
 from matchserve.api import serve as serving
 from matchserve.api.app import create_app
-from matchserve.models.registry import DEFAULT_MODEL
 from matchserve.settings import Settings
 from matchserve.types import Features, Keypoints, Matches, MatchResult, Verification
 
@@ -22,7 +22,7 @@ def ready_result(matches: int = 1000, keypoints: int = 2048) -> MatchResult:
         xy = rng.uniform(0, 640, (keypoints, 2)).astype(np.float32)
         column = np.ones(keypoints, np.float32)
         rows = np.zeros((keypoints, 128), np.float32)
-        return Features(Keypoints(xy, column, column, column), rows, DEFAULT_MODEL, (640, 480))
+        return Features(Keypoints(xy, column, column, column), rows, defaults.MODEL, (640, 480))
 
     pairs = np.stack([np.arange(matches), rng.permutation(matches)], axis=1).astype(np.int32)
     scores = rng.uniform(0, 1, matches).astype(np.float32)
@@ -39,10 +39,10 @@ def main() -> None:
     app = create_app(settings)
     result = ready_result()
 
-    def match(images: Any, task: Any) -> MatchResult:
+    def match(*_: Any) -> MatchResult:
         return result
 
-    app.state.service.pipeline.match = match
+    app.state.service.model("").matcher.match = match
     serving.create_app = lambda _: app  # type: ignore[assignment]
     serving.serve(settings)
 

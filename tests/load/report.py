@@ -18,9 +18,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from matchserve import defaults
 from matchserve.api.app import IDLE_S
 from matchserve.hardware import available_cpus
-from matchserve.models.registry import DEFAULT_MODEL
 from tests.load.driver import Seen, closed_loop, encoded_request, lone_median_s, pairs
 from tests.server_process import ServerProcess, running_server
 
@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--lone", type=int, default=50, help="lone requests before the load")
-    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--model", default=defaults.MODEL)
     chosen = parser.parse_args()
     one_core_s: float | None = None
     for title, settings in (

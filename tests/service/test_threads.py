@@ -16,12 +16,12 @@ import psutil
 import pytest
 from starlette.requests import Request
 
+from matchserve import defaults
 from matchserve.api import routes
-from matchserve.api.asks import match_ask
 from matchserve.api.body import BodyBudget, received
+from matchserve.api.requests import parse_match
 from matchserve.engine import admission
 from matchserve.hardware import available_cpus
-from matchserve.models.registry import DEFAULT_MODEL
 from tests.in_process import served
 from tests.load.driver import lone_median_s, pairs
 from tests.server_process import ServerProcess, running_server
@@ -98,18 +98,19 @@ def test_who_is_refused_is_refused_before_parsing_and_keeps_the_connection(
 
     def counted(*args: Any) -> Any:
         parsed.append(1)
-        return match_ask(*args)
+        return parse_match(*args)
 
-    monkeypatch.setattr(routes, "match_ask", counted)
+    monkeypatch.setattr(routes, "parse_match", counted)
     monkeypatch.setattr(admission, "ARRIVAL_S", 60.0)  # however busy this machine is
-    with served(running=1, waiting=1, default_model="rootsift") as (client, service):
-        match = service.pipeline.match
+    with served(max_running=1, max_waiting=1, default_model="rootsift") as (client, service):
+        matcher = service.model("").matcher
+        match = matcher.match
 
         def held(*args: Any) -> Any:
             release.wait(30)
             return match(*args)
 
-        monkeypatch.setattr(service.pipeline, "match", held)
+        monkeypatch.setattr(matcher, "match", held)
 
         def ask(_: int) -> int:
             with httpx.Client(base_url=client.base_url, timeout=60, verify=False) as own:
@@ -155,7 +156,7 @@ def test_many_probes_of_a_hanging_model_are_one(monkeypatch: pytest.MonkeyPatch)
             await probe()
 
         monkeypatch.setattr(service, "probe", counted)
-        monkeypatch.setattr(service.models[DEFAULT_MODEL], "probe", hang)
+        monkeypatch.setattr(service.models[defaults.MODEL], "probe", hang)
         url = str(client.base_url.join("/readyz"))
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
             asked = [pool.submit(httpx.get, url, timeout=30) for _ in range(12)]

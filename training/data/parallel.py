@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from matchserve.hardware import available_cpus
-from matchserve.vision.matching import import_faiss
+from matchserve.libraries import import_faiss
 from training.errors import DataError
 
 Item = TypeVar("Item")

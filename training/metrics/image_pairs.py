@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.libraries import import_faiss
 from matchserve.types import Bool, Float64
-from matchserve.vision.matching import import_faiss
 
 
 def apply_homography(homography: Float64, xy: NDArray[Any]) -> Float64:

@@ -137,7 +137,7 @@ def test_bench_prints_ratios(files: tuple[Path, Path]) -> None:
             2,
             b"fx,fy",
         ),
-        (["match", "{a}", "{a}", "--camera0", "1,2,3,4"], 2, b"cameras are for --verify pose"),
+        (["match", "{a}", "{a}", "--camera0", "1,2,3,4"], 2, b"need --verify pose"),
         (["match", "{a}", "{a}", "--draw", "x.jpg"], 2, b"name it x.png"),
         (["match", "{a}", "{a}", "--json", "-", "--npz", "-"], 2, b"only one output"),
         (["match", "{a}", "{a}", "--provider", "cuda", "--model", "sift"], 78, b"OpenCV"),

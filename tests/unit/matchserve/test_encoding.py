@@ -42,9 +42,13 @@ def test_json_has_the_documented_fields(result: MatchResult) -> None:
     fields = orjson.loads(result_json(result))
     assert set(fields) == {
         "model", "coordinate_convention", "image0", "image1", "keypoints0", "keypoints1",
-        "matches", "scores", "inliers", "geometry", "same_scene", "timings_ms",
+        "matches", "scores", "inliers", "geometry", "same_scene", "notes",
+        "timings_ms",
     }  # fmt: skip
-    assert fields["image0"] == {"width": 480, "height": 360}
+    assert fields["image0"] == {
+        "width": 480, "height": 360, "working_width": 480, "working_height": 360,
+    }  # fmt: skip
+    assert fields["notes"] == []
     np.testing.assert_allclose(fields["keypoints0"], result.features0.keypoints.xy, rtol=1e-6)
     np.testing.assert_allclose(fields["keypoints1"], result.features1.keypoints.xy, rtol=1e-6)
     np.testing.assert_allclose(fields["scores"], result.matches.score, rtol=1e-6)

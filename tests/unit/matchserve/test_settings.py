@@ -54,12 +54,12 @@ def test_a_worker_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> Non
     assert load_settings().keys() == ("a", "b")
 
 
-def test_places_follow_the_machine_and_the_settings() -> None:
-    default = Settings().places()
+def test_slots_follow_the_machine_and_the_settings() -> None:
+    default = Settings().slots()
     assert default.running == Settings().cpus()
     assert default.waiting == 4 * default.running
     assert default.megapixels > 1
-    chosen = Settings(running=3, waiting=0, megapixels=7).places()
+    chosen = Settings(max_running=3, max_waiting=0, max_running_megapixels=7).slots()
     assert (chosen.running, chosen.waiting, chosen.megapixels) == (3, 0, 7)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter
+from matchserve.libraries import import_faiss
 from matchserve.types import Bool, Float32, Float64, Keypoints
-from matchserve.vision.matching import import_faiss
 
 # Keypoints come in clusters (orientations, scales): the right one is among this many nearest.
 _NEIGHBOURS = 16

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.libraries import import_faiss
 from matchserve.types import Bool, Float64, Keypoints
-from matchserve.vision.matching import import_faiss
 from training.data.photos.correspond import (
     Tolerance,
     angle_between,

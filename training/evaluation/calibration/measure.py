@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from matchserve.hardware import available_cpus
+from matchserve.libraries import import_faiss
 from matchserve.models.descriptor import Descriptor
 from matchserve.types import Features, Keypoints, VerifyKind
 from matchserve.vision import geometry, matching
 from matchserve.vision.evidence import Evidence, gather
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions, detect
-from matchserve.vision.matching import MatchOptions, import_faiss
+from matchserve.vision.matching import MatchOptions
 from training.data.parallel import progress
 from training.evaluation.calibration.pairs import ImagePair, PairSet
 

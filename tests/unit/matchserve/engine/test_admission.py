@@ -1,4 +1,4 @@
-"""Places are bounded in number and in megapixels, and always come back."""
+"""Slots are bounded in number and in megapixels, and always come back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matchserve.engine.admission import ARRIVAL_S, Admission, Place, Places
+from matchserve.engine.admission import ARRIVAL_S, Admission, Slot, Slots
 from matchserve.errors import DeadlineExceeded, ImageTooLarge, Overloaded, ShuttingDown
 
 
@@ -20,7 +20,7 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 
 def test_a_lone_request_is_told_that_it_is_alone() -> None:
     async def body() -> None:
-        admission = Admission(Places(running=2, waiting=2, megapixels=10))
+        admission = Admission(Slots(running=2, waiting=2, megapixels=10))
         first = await admission.enter(1, 1)
         assert first.is_alone
         second = await admission.enter(1, 1)
@@ -33,7 +33,7 @@ def test_a_lone_request_is_told_that_it_is_alone() -> None:
 
 def test_whoever_is_waited_for_is_not_alone() -> None:
     async def body() -> None:
-        admission = Admission(Places(running=1, waiting=2, megapixels=10))
+        admission = Admission(Slots(running=1, waiting=2, megapixels=10))
         first = await admission.enter(1, 1)
         waiter = asyncio.create_task(admission.enter(1, 5))
         await asyncio.sleep(0)
@@ -46,16 +46,16 @@ def test_whoever_is_waited_for_is_not_alone() -> None:
 
 def test_a_departed_large_request_leaves_room_for_those_behind_it() -> None:
     async def body() -> None:
-        admission = Admission(Places(running=4, waiting=4, megapixels=10))
+        admission = Admission(Slots(running=4, waiting=4, megapixels=10))
         running = await admission.enter(8, 1)
         large = asyncio.create_task(admission.enter(8, 5))
         small = asyncio.create_task(admission.enter(1, 5))
         await asyncio.sleep(0)
         assert not small.done()
         large.cancel()
-        place = await asyncio.wait_for(small, 1)
+        slot = await asyncio.wait_for(small, 1)
         assert admission.running == 2
-        place.release()
+        slot.release()
         running.release()
 
     run(body())
@@ -63,15 +63,15 @@ def test_a_departed_large_request_leaves_room_for_those_behind_it() -> None:
 
 def test_places_are_given_in_the_order_of_asking() -> None:
     async def body() -> None:
-        admission = Admission(Places(running=2, waiting=20, megapixels=10))
+        admission = Admission(Slots(running=2, waiting=20, megapixels=10))
         served: list[int] = []
 
         async def one(number: int, turns: int) -> None:
-            place = await admission.enter(1, 5)
+            slot = await admission.enter(1, 5)
             served.append(number)
             for _ in range(turns):
                 await asyncio.sleep(0)
-            place.release()
+            slot.release()
 
         await asyncio.gather(*(one(number, 1 + number % 3) for number in range(20)))
         assert served == list(range(20))
@@ -81,7 +81,7 @@ def test_places_are_given_in_the_order_of_asking() -> None:
 
 def test_full_places_refuse_at_once_with_a_time_to_come_back() -> None:
     async def body() -> None:
-        admission = Admission(Places(running=1, waiting=1, megapixels=10))
+        admission = Admission(Slots(running=1, waiting=1, megapixels=10))
         first = await admission.enter(1, 1)
         waiter = asyncio.create_task(admission.enter(1, 5))
         await asyncio.sleep(0)
@@ -99,7 +99,7 @@ def test_full_places_refuse_at_once_with_a_time_to_come_back() -> None:
 
 def test_who_is_at_the_door_counts_as_one_who_waits() -> None:
     async def body() -> None:
-        admission = Admission(Places(running=1, waiting=1, megapixels=10))
+        admission = Admission(Slots(running=1, waiting=1, megapixels=10))
         with admission.arriving("a"), admission.arriving("b"):
             with pytest.raises(Overloaded) as refusal, admission.arriving("c"):
                 pass
@@ -120,7 +120,7 @@ def test_who_is_at_the_door_counts_as_one_who_waits() -> None:
 
 def test_who_stays_at_the_door_keeps_nobody_out() -> None:
     now = 0.0
-    admission = Admission(Places(running=1, waiting=0, megapixels=10), clock=lambda: now)
+    admission = Admission(Slots(running=1, waiting=0, megapixels=10), clock=lambda: now)
     with admission.arriving("a"):
         with pytest.raises(Overloaded), admission.arriving("b"):
             pass
@@ -130,7 +130,7 @@ def test_who_stays_at_the_door_keeps_nobody_out() -> None:
 
 
 def test_nobody_arrives_at_a_closed_admission() -> None:
-    admission = Admission(Places(running=1, waiting=1, megapixels=10))
+    admission = Admission(Slots(running=1, waiting=1, megapixels=10))
     admission.close()
     with pytest.raises(ShuttingDown), admission.arriving("a"):
         pass
@@ -138,7 +138,7 @@ def test_nobody_arrives_at_a_closed_admission() -> None:
 
 def test_large_images_run_alone_and_too_large_ones_never() -> None:
     async def body() -> None:
-        admission = Admission(Places(running=4, waiting=4, megapixels=10))
+        admission = Admission(Slots(running=4, waiting=4, megapixels=10))
         big = await admission.enter(9, 1)
         other = asyncio.create_task(admission.enter(2, 5))
         small = asyncio.create_task(admission.enter(0.5, 5))
@@ -155,13 +155,13 @@ def test_large_images_run_alone_and_too_large_ones_never() -> None:
 
 def test_waiting_ends_with_the_deadline() -> None:
     async def body() -> None:
-        admission = Admission(Places(running=1, waiting=1, megapixels=10))
-        place = await admission.enter(1, 1)
+        admission = Admission(Slots(running=1, waiting=1, megapixels=10))
+        slot = await admission.enter(1, 1)
         with pytest.raises(DeadlineExceeded):
             await admission.enter(1, 0.01)
         assert admission.waiting == 0
-        place.release()
-        place.release()
+        slot.release()
+        slot.release()
         assert admission.running == 0
 
     run(body())
@@ -169,14 +169,14 @@ def test_waiting_ends_with_the_deadline() -> None:
 
 def test_a_closed_admission_refuses_and_serves_who_was_taken() -> None:
     async def body() -> None:
-        admission = Admission(Places(running=1, waiting=1, megapixels=10))
-        place = await admission.enter(1, 1)
+        admission = Admission(Slots(running=1, waiting=1, megapixels=10))
+        slot = await admission.enter(1, 1)
         waiter = asyncio.create_task(admission.enter(1, 5))
         await asyncio.sleep(0)
         admission.close()
         with pytest.raises(ShuttingDown):
             await admission.enter(1, 1)
-        place.release()
+        slot.release()
         (await waiter).release()
 
     run(body())
@@ -190,24 +190,24 @@ def test_a_closed_admission_refuses_and_serves_who_was_taken() -> None:
 )
 def test_no_interleaving_leaks_a_place(requests: list[tuple[float, int, bool]]) -> None:
     async def body() -> None:
-        places = Places(running=3, waiting=6, megapixels=8)
-        admission = Admission(places)
-        held: list[Place] = []
+        slots = Slots(running=3, waiting=6, megapixels=8)
+        admission = Admission(slots)
+        held: list[Slot] = []
 
         async def one(megapixels: float, turns: int) -> None:
             try:
-                place = await admission.enter(megapixels, 10)
+                slot = await admission.enter(megapixels, 10)
             except Overloaded:
                 return
-            held.append(place)
-            assert len(held) <= places.running
-            assert sum(p.megapixels for p in held) <= places.megapixels
+            held.append(slot)
+            assert len(held) <= slots.running
+            assert sum(p.megapixels for p in held) <= slots.megapixels
             try:
                 for _ in range(turns):
                     await asyncio.sleep(0)
             finally:
-                held.remove(place)
-                place.release()
+                held.remove(slot)
+                slot.release()
 
         tasks = []
         for megapixels, turns, is_cancelled in requests:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from matchserve.clock import ClientDeparted, Deadline
 from matchserve.engine.batcher import Batcher, BatchPolicy
-from matchserve.engine.deadline import ClientDeparted, Deadline
 from matchserve.engine.patch_queue import Job, PatchQueue, Slice
 from matchserve.errors import DeadlineExceeded, InferenceFailed, ShuttingDown
 from matchserve.types import Float32, UInt8

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from matchserve.cli.output import same_scene_text
 from matchserve.errors import ModelCorrupt
 from matchserve.matcher import Matcher, Options
 from matchserve.models.calibration import (
@@ -20,7 +21,6 @@ from matchserve.models.calibration import (
     read_calibration,
 )
 from matchserve.models.card import CARD_FILE, read_card, write_card
-from matchserve.output import same_scene_text
 from matchserve.pattern import generate, generate_pair
 from matchserve.types import Features, Keypoints, Matches, Verification, VerifyKind
 from matchserve.vision.evidence import Evidence, gather

@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
+from matchserve import defaults
 from matchserve.errors import InvalidParameter, ModelError, ProviderUnavailable, UnknownModel
-from matchserve.models import registry
 from matchserve.models.card import CARD_FILE, ModelCard, is_model_name, read_card, write_card
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from matchserve.models.registry import list_models, load_descriptor, shipped_models_dir
@@ -160,7 +160,7 @@ def test_the_shipped_models_folder_exists_and_every_model_in_it_loads() -> None:
     assert folder.is_dir()
     for name in list_models():
         assert load_descriptor(name).card.name == name
-    assert registry.DEFAULT_MODEL in list_models()
+    assert defaults.MODEL in list_models()
 
 
 def test_a_card_names_the_field_that_is_wrong(tiny_model: Path) -> None:

@@ -8,6 +8,7 @@ import types
 import numpy as np
 import pytest
 
+from matchserve import libraries
 from matchserve.errors import (
     FeatureMismatch,
     InferenceFailed,
@@ -139,7 +140,8 @@ def test_a_gpu_is_used_when_faiss_sees_one(monkeypatch: pytest.MonkeyPatch) -> N
         get_num_gpus=lambda: 1,
         StandardGpuResources=object,
     )
-    monkeypatch.setattr(matching, "import_faiss", lambda: fake)
+    for module in (matching, libraries):
+        monkeypatch.setattr(module, "import_faiss", lambda: fake)
     monkeypatch.setattr(matching, "_per_thread", threading.local())
     left, right = unit_rows(40), unit_rows(50, seed=1)
     on_gpu = mutual_nn(left, right)
@@ -158,16 +160,17 @@ def test_a_failing_search_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("out of device memory")
 
     fake = types.SimpleNamespace(knn=fail, METRIC_INNER_PRODUCT=0)
-    monkeypatch.setattr(matching, "import_faiss", lambda: fake)
+    for module in (matching, libraries):
+        monkeypatch.setattr(module, "import_faiss", lambda: fake)
     with pytest.raises(InferenceFailed):
         mutual_nn(unit_rows(3), unit_rows(3))
 
 
 def test_without_faiss_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    matching.import_faiss.cache_clear()
-    with pytest.raises(ProviderUnavailable, match=r"matchserve\[cpu\].*matchserve\[gpu\]"):
-        matching.import_faiss()
+    libraries.import_faiss.cache_clear()
+    with pytest.raises(ProviderUnavailable, match=r"\.\[cpu\].*\.\[gpu\]"):
+        libraries.import_faiss()
     monkeypatch.undo()
-    matching.import_faiss.cache_clear()
+    libraries.import_faiss.cache_clear()
     assert matching.gpu_count() >= 0

@@ -1,4 +1,4 @@
-"""Features of images seen lately, by content: the same image sent again is not described again."""
+"""A cache of features by image content, so that the same image is not described twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matchserve.types import Features
 
 
 class FeatureCache:
-    """The most recently used features, within a number of bytes; safe for many threads."""
+    """Keeps the most recently used features within a number of bytes; safe for many threads."""
 
     def __init__(
         self, max_bytes: int, on_lookup: Callable[[bool], None] = lambda _is_hit: None
@@ -26,14 +26,14 @@ class FeatureCache:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of all features held."""
+        """Number of bytes of all cached features."""
         return self._bytes
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, key: Hashable) -> Features | None:
-        """The features stored under `key`, which become the most recently used."""
+        """Return the features stored under `key` and mark them as most recently used."""
         with self._lock:
             found = self._entries.get(key)
             if found is None:
@@ -45,7 +45,7 @@ class FeatureCache:
         return found
 
     def put(self, key: Hashable, features: Features) -> None:
-        """Store features and forget the least recently used until the bytes fit."""
+        """Store features and remove the least recently used ones until all fit."""
         size = features_bytes(features)
         if size > self.max_bytes:
             return
@@ -61,12 +61,12 @@ class FeatureCache:
 
 
 def features_bytes(features: Features) -> int:
-    """Bytes of the arrays of one described image."""
+    """Return the number of bytes of the arrays of one described image."""
     keypoints = features.keypoints
     arrays = (keypoints.xy, keypoints.sigma, keypoints.angle, keypoints.score, features.descriptors)
     return sum(array.nbytes for array in arrays)
 
 
-def content_key(data: bytes, *rest: Hashable) -> Hashable:
-    """A key that only the same bytes, described the same way, have."""
+def content_key(data: bytes | bytearray | memoryview, *rest: Hashable) -> Hashable:
+    """Return a key that is equal only for equal bytes and equal options."""
     return (hashlib.sha256(data).digest(), *rest)

@@ -1,4 +1,4 @@
-"""What the command line writes: answers to files or standard output, words to standard error."""
+"""Output of the command line: results to files or standard output, messages to standard error."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ STANDARD_OUTPUT = Path("-")
 
 
 def check_outputs(paths: Sequence[Path | None], *, picture: Path | None = None) -> None:
-    """Refuse, before any work is done, outputs that would spoil each other.
+    """Check the output options before any work is done.
 
     Raises:
-        InvalidParameter: two of them go to standard output, or a picture has another suffix.
+        InvalidParameter: two outputs go to standard output, or a picture is not PNG.
     """
     if sum(path == STANDARD_OUTPUT for path in paths) > 1:
         raise InvalidParameter("only one output can go to standard output (-)")
@@ -30,10 +30,10 @@ def check_outputs(paths: Sequence[Path | None], *, picture: Path | None = None) 
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write an answer to a file, or to standard output for `-`.
+    """Write a result to a file, or to standard output for `-`.
 
     Raises:
-        InvalidParameter: it cannot be written there.
+        InvalidParameter: the file cannot be written.
     """
     try:
         if path == STANDARD_OUTPUT:
@@ -48,17 +48,17 @@ def write(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: object, *, indent: bool = False) -> None:
-    """Write anything with arrays in it as JSON and a line end."""
+    """Write values and arrays as JSON with a line end."""
     write(path, to_json(value, indent=indent) + b"\n")
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal; `text` may hold rich markup."""
+    """Print a message, which may contain rich markup, to standard error."""
     Console(stderr=True).print(text, highlight=False, soft_wrap=True)
 
 
 def print_summary(result: MatchResult, provider: str) -> None:
-    """Say what a match found."""
+    """Print the numbers of matches and inliers, the probability of one scene, and notes."""
     verification = result.verification
     text = f"{len(result.matches)} matches"
     if verification.kind != "none":
@@ -72,17 +72,21 @@ def print_summary(result: MatchResult, provider: str) -> None:
         f"[bold]{text}[/]\n{same_scene_text(result.same_scene)}\n"
         f"{counts}, {result.model} on {provider}, {timing}"
     )
+    for note in result.notes:
+        say(f"note: {note}")
 
 
 def same_scene_text(probability: float | None) -> str:
-    """The probability as it is printed: two digits, and never quite certain."""
+    """Return the probability as text with two digits, between 0.01 and 0.99."""
     if probability is None:
-        return "same_scene: unknown (not verified, or the model is not calibrated for it)"
+        return (
+            "same_scene: unknown (no geometry was checked, or the model has no calibration for it)"
+        )
     return f"same_scene: {min(max(probability, 0.01), 0.99):.2f}"
 
 
 def print_bench(report: Report) -> None:
-    """Print the tables of a benchmark."""
+    """Print the timings of a benchmark as tables."""
     width, height = report.size
     title = (
         f"CPU-ms per pair, {width}x{height}, {report.keypoints} keypoints, "

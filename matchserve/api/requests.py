@@ -1,4 +1,4 @@
-"""From a body to what it asks for; runs on a thread, since bodies are megabytes."""
+"""Parse request bodies; this runs on a thread, because bodies have megabytes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from matchserve.api.schemas import (
     FeaturesMatchJson,
     MatchFields,
     MatchJson,
+    field_limits,
 )
 from matchserve.encoding import features_from_fields
 from matchserve.errors import InvalidParameter
@@ -35,18 +36,18 @@ from matchserve.vision.decode import read_size
 FORMATS = ("JPEG", "PNG", "WEBP")
 
 MAX_DESCRIPTOR_BYTES = 1 << 26
-# Measured at its most, for RGBA and 16-bit PNG; JPEG takes 4.
+# Measured maximum, for RGBA and 16-bit PNG; JPEG needs 4.
 DECODE_BYTES_PER_PIXEL = 20
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Fields = TypeVar("Fields", bound=DetectFields)
 CardOf = Callable[[str], ModelCard]
-"""A model's card by its name; raises UnknownModel."""
+"""Returns the card of a model by its name, or raises UnknownModel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A received body and how to read it."""
+    """A received body, its media type and its multipart boundary."""
 
     data: bytes
     media_type: str
@@ -54,8 +55,8 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class ImagesAsk(Generic[Fields]):
-    """One or two encoded images to be described, and the size that their memory goes with."""
+class ImagesRequest(Generic[Fields]):
+    """One or two encoded images, options, and the megapixels that decide their memory."""
 
     images: tuple[bytes, ...]
     fields: Fields
@@ -63,41 +64,41 @@ class ImagesAsk(Generic[Fields]):
 
 
 @dataclass(frozen=True, slots=True)
-class FeaturesAsk:
-    """Two described images to be matched."""
+class FeaturesRequest:
+    """Two described images and options."""
 
     features: tuple[Features, Features]
     fields: FeaturesMatchFields
 
 
-def match_ask(
+def parse_match(
     body: Body, settings: Settings, card_of: CardOf
-) -> ImagesAsk[MatchFields] | FeaturesAsk:
-    """What POST /v1/match asks for.
+) -> ImagesRequest[MatchFields] | FeaturesRequest:
+    """Parse the body of POST /v1/match.
 
     Raises:
-        MatchServeError: the body is not as the schema says, or an image cannot be used.
+        MatchServeError: the body does not fit the schema, or an image cannot be used.
     """
     if body.media_type == MULTIPART:
         form = _form(body, settings, "image0", "image1")
         fields = _checked(MatchFields, form.fields, is_text=True)
         return _images(form.files, ("image0", "image1"), fields, settings)
-    ask = _checked(MatchJson, parse_object(body.data), is_text=False)
-    if ask.features0 or ask.features1:
-        return _features_of(ask, card_of)
+    parsed = _checked(MatchJson, parse_object(body.data), is_text=False)
+    if parsed.features0 or parsed.features1:
+        return _features_of(parsed, card_of)
     images = {
         name: decode_base64(text, name, settings.max_image_bytes)
         for name in ("image0", "image1")
-        if (text := getattr(ask, name)) is not None
+        if (text := getattr(parsed, name)) is not None
     }
-    return _images(images, ("image0", "image1"), ask, settings)
+    return _images(images, ("image0", "image1"), parsed, settings)
 
 
-def describe_ask(body: Body, settings: Settings) -> ImagesAsk[DescribeFields]:
-    """What POST /v1/features asks for.
+def parse_describe(body: Body, settings: Settings) -> ImagesRequest[DescribeFields]:
+    """Parse the body of POST /v1/features.
 
     Raises:
-        MatchServeError: the body is not as the schema says, or the image cannot be used.
+        MatchServeError: the body does not fit the schema, or the image cannot be used.
     """
     if body.media_type == MULTIPART:
         form = _form(body, settings, "image")
@@ -106,21 +107,21 @@ def describe_ask(body: Body, settings: Settings) -> ImagesAsk[DescribeFields]:
     content = parse_object(body.data)
     if "image" not in content:
         raise MissingImage("image was not sent")
-    ask = _checked(DescribeJson, content, is_text=False)
-    image = decode_base64(ask.image, "image", settings.max_image_bytes)
-    return _images({"image": image}, ("image",), ask, settings)
+    parsed = _checked(DescribeJson, content, is_text=False)
+    image = decode_base64(parsed.image, "image", settings.max_image_bytes)
+    return _images({"image": image}, ("image",), parsed, settings)
 
 
-def features_match_ask(body: Body, settings: Settings, card_of: CardOf) -> FeaturesAsk:
-    """What POST /v1/features/match asks for.
+def parse_features_match(body: Body, settings: Settings, card_of: CardOf) -> FeaturesRequest:
+    """Parse the body of POST /v1/features/match.
 
     Raises:
-        MatchServeError: the body is not as the schema says.
+        MatchServeError: the body does not fit the schema.
     """
     if body.media_type == JSON:
-        ask = _checked(FeaturesMatchJson, parse_object(body.data), is_text=False)
-        return FeaturesAsk(
-            (_features(ask.features0, card_of), _features(ask.features1, card_of)), ask
+        parsed = _checked(FeaturesMatchJson, parse_object(body.data), is_text=False)
+        return FeaturesRequest(
+            (_features(parsed.features0, card_of), _features(parsed.features1, card_of)), parsed
         )
     form = _form(body, settings, "features0", "features1")
     fields = _checked(FeaturesMatchFields, form.fields, is_text=True)
@@ -131,16 +132,16 @@ def features_match_ask(body: Body, settings: Settings, card_of: CardOf) -> Featu
         features_of_npz(form.files[name], name, settings.max_image_bytes)
         for name in ("features0", "features1")
     )
-    return FeaturesAsk((first, second), fields)
+    return FeaturesRequest((first, second), fields)
 
 
 def check_features(
     features: tuple[Features, Features], card: ModelCard, settings: Settings
 ) -> None:
-    """Refuse features that this model cannot have made, or that are too many.
+    """Check that a model can have made these features, and that they are within the limits.
 
     Raises:
-        InvalidParameter: they are not as the model's card says.
+        InvalidParameter: they contradict the model's card or exceed a limit.
     """
     for side in features:
         if len(side) > settings.max_keypoints:
@@ -159,16 +160,18 @@ def check_features(
             raise InvalidParameter("keypoints must be finite")
 
 
-def _features_of(ask: MatchJson, card_of: CardOf) -> FeaturesAsk:
-    first, second = ask.features0, ask.features1
-    if first is None or second is None or ask.image0 or ask.image1:
+def _features_of(parsed: MatchJson, card_of: CardOf) -> FeaturesRequest:
+    first, second = parsed.features0, parsed.features1
+    if first is None or second is None or parsed.image0 or parsed.image1:
         raise InvalidParameter("send features0 and features1, or image0 and image1")
-    fields = FeaturesMatchFields(ratio=ask.ratio, verify=ask.verify, threshold_px=ask.threshold_px)
-    return FeaturesAsk((_features(first, card_of), _features(second, card_of)), fields)
+    fields = FeaturesMatchFields(
+        ratio=parsed.ratio, verify=parsed.verify, threshold_px=parsed.threshold_px
+    )
+    return FeaturesRequest((_features(first, card_of), _features(second, card_of)), fields)
 
 
 def _features(sent: FeaturesJson, card_of: CardOf) -> Features:
-    """Arrays of what was sent; the model's card says whether rows are floats or packed bits."""
+    """Return arrays; the model's card says whether rows are floats or packed bits."""
     card = card_of(sent.model)
     dtype = np.dtype("<f4" if card.kind == "float" else "u1")
     fields: dict[str, Any] = {k: v for k, v in sent.model_dump().items() if v is not None}
@@ -201,7 +204,7 @@ def _form(body: Body, settings: Settings, *files: str) -> Form:
 
 
 def _checked(model: type[Model], values: dict[str, Any], *, is_text: bool) -> Model:
-    """Forms hold text for every value; JSON has types of its own, which must be right."""
+    """Validate values; those of a form are text, those of JSON must have the right type."""
     try:
         return model.model_validate(values, strict=not is_text)
     except pydantic.ValidationError as error:
@@ -213,25 +216,32 @@ def _images(
     names: tuple[str, ...],
     fields: Fields,
     settings: Settings,
-) -> ImagesAsk[Fields]:
+) -> ImagesRequest[Fields]:
     for name in names:
         if name not in files:
             raise MissingImage(f"{name} was not sent")
-    if fields.max_keypoints > settings.max_keypoints:
-        raise InvalidParameter(
-            f"max_keypoints is {fields.max_keypoints}, at most {settings.max_keypoints} "
-            "are allowed",
-            limit=settings.max_keypoints,
-            value=fields.max_keypoints,
-        )
+    _check_limits(fields, settings)
     images = tuple(files[name] for name in names)
-    return ImagesAsk(images, fields, sum(_megapixels(image, fields, settings) for image in images))
+    return ImagesRequest(
+        images, fields, sum(_megapixels(image, fields, settings) for image in images)
+    )
+
+
+def _check_limits(fields: DetectFields, settings: Settings) -> None:
+    for name, limits in field_limits(settings).items():
+        value = getattr(fields, name)
+        if value is not None and value > limits["maximum"]:
+            raise InvalidParameter(
+                f"{name} is {value}, at most {limits['maximum']} is allowed",
+                limit=limits["maximum"],
+                value=value,
+            )
 
 
 def _megapixels(image: bytes, fields: DetectFields, settings: Settings) -> float:
-    """What it takes in memory: as it will be worked on, or whole while it is decoded."""
+    """Return the megapixels that decide the memory: of the working copy or of the decoder."""
     width, height = read_size(image, formats=FORMATS, limits=settings.limits())
-    side = fields.max_side or settings.working_side
-    scale = min(1.0, side / max(width, height))
+    side = fields.options(settings).max_side
+    scale = min(1.0, side / max(width, height)) if side else 1.0
     decoding = DECODE_BYTES_PER_PIXEL * 1e6 / BYTES_PER_MEGAPIXEL
     return width * height * max(scale * scale, decoding) / 1e6

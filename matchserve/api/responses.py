@@ -1,4 +1,4 @@
-"""Answers in the type that the client accepts best."""
+"""Encode results in the media type that the client prefers."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ DRAWING_SIDE = 1600
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A body, its type, and how long its making took."""
+class EncodedResult:
+    """An encoded result, its media type and its timings."""
 
     body: bytes
     media_type: str
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
     def response(self) -> Response:
-        """The same as HTTP."""
+        """Return the HTTP response."""
         timing = ", ".join(f"{name};dur={ms:.1f}" for name, ms in self.timings_ms.items())
         return Response(self.body, 200, {"Server-Timing": timing}, self.media_type)
 
 
-def accepted(request: Request, offered: tuple[str, ...]) -> str:
-    """The offered type that the client likes best; the first one if it does not say.
+def negotiate(request: Request, offered: tuple[str, ...]) -> str:
+    """Return the offered media type that the client prefers; the first one by default.
 
     Raises:
-        NotAcceptable: it takes none of them.
+        NotAcceptable: the client accepts none of them.
     """
-    wishes = []
-    for place, part in enumerate(request.headers.get("accept", "*/*").split(",")):
+    preferences = []
+    for position, part in enumerate(request.headers.get("accept", "*/*").split(",")):
         name, *options = (piece.strip().lower() for piece in part.split(";"))
-        wishes.append((-_quality(options), place, name))
-    for quality, _, name in sorted(wishes):
-        found = [offer for offer in offered if _fits(name, offer)]
-        if quality < 0 and found:
-            return found[0]
-    raise NotAcceptable(f"this is answered as {', '.join(offered)}")
+        preferences.append((-_quality(options), position, name))
+    for quality, _, name in sorted(preferences):
+        fitting = [offer for offer in offered if _fits(name, offer)]
+        if quality < 0 and fitting:
+            return fitting[0]
+    raise NotAcceptable(f"the response can be {', '.join(offered)}")
 
 
 def _quality(options: list[str]) -> float:
@@ -73,10 +73,10 @@ def _fits(name: str, offer: str) -> bool:
     return name in (offer, "*/*", "") or (name.endswith("/*") and offer.startswith(name[:-1]))
 
 
-def match_answer(
+def match_body(
     result: MatchResult, media_type: str, max_keypoints: int | None, draw: Callable[[], bytes]
 ) -> bytes:
-    """A match, as `media_type`; `draw` is called for a picture only."""
+    """Encode a match as `media_type`; `draw` is called only for a picture."""
     if media_type == PNG:
         return draw()
     if media_type == NPZ:
@@ -90,15 +90,15 @@ def match_answer(
 
 
 def picture(images: tuple[bytes, ...], result: MatchResult, exif: ExifPolicy) -> bytes:
-    """The matches drawn on both images, as PNG."""
+    """Draw the matches on both images, as PNG."""
     colour0, colour1 = (decode_colour(i, exif=exif, max_side=DRAWING_SIDE) for i in images)
     return png_bytes(draw_matches(colour0, colour1, result))
 
 
-def features_answer(
+def features_body(
     features: Features, media_type: str, *, as_base64: bool, extra: Mapping[str, Any]
 ) -> bytes:
-    """A described image, as `media_type`."""
+    """Encode a described image as `media_type`."""
     fields = features_fields(features)
     if media_type == NPZ:
         return npz_bytes({name: np.asarray(value) for name, value in fields.items()})
@@ -107,7 +107,7 @@ def features_answer(
     return encoded({**_text_fields(fields), **extra}, media_type)
 
 
-def patches_answer(
+def patches_body(
     rows: NDArray[Any],
     card: ModelCard,
     media_type: str,
@@ -115,7 +115,7 @@ def patches_answer(
     as_base64: bool,
     timings_ms: Mapping[str, float],
 ) -> bytes:
-    """Described patches, as `media_type`."""
+    """Encode described patches as `media_type`."""
     if media_type == NPZ:
         return npz_bytes({"model": np.array(card.name), "descriptors": rows})
     fields: dict[str, Any] = {
@@ -132,7 +132,7 @@ def patches_answer(
 
 
 def encoded(fields: dict[str, Any], media_type: str) -> bytes:
-    """Fields with arrays in them as JSON or as msgpack."""
+    """Encode fields and arrays as JSON or msgpack."""
     if media_type == MSGPACK:
         return bytes(msgpack.packb(fields, default=_packed_array))
     return to_json(fields)
@@ -143,6 +143,6 @@ def _text_fields(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packed_array(value: Any) -> dict[str, Any]:
-    """An array in msgpack: its type, its shape and its bytes, row by row, little-endian."""
+    """Return an array for msgpack: its dtype, shape and bytes in C order."""
     array = np.ascontiguousarray(value)
     return {"dtype": array.dtype.str, "shape": list(array.shape), "data": array.tobytes()}

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from PIL import Image as Pillow
 
-from matchserve.api.asks import Body, ImagesAsk, match_ask
 from matchserve.api.body import MULTIPART
+from matchserve.api.requests import Body, ImagesRequest, parse_match
 from matchserve.settings import Settings
 
 
@@ -23,8 +23,8 @@ def weight(size: tuple[int, int], **fields: str) -> float:
     def no_card(name: str) -> object:
         raise AssertionError(name)
 
-    ask = match_ask(Body(request.read(), MULTIPART, boundary), Settings(), no_card)  # type: ignore[arg-type]
-    assert isinstance(ask, ImagesAsk)
+    ask = parse_match(Body(request.read(), MULTIPART, boundary), Settings(), no_card)  # type: ignore[arg-type]
+    assert isinstance(ask, ImagesRequest)
     return ask.megapixels
 
 

@@ -1,0 +1,112 @@
+"""`matchserve models`, `matchserve doctor` and `matchserve bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from matchserve import bench as benchmark
+from matchserve import defaults
+from matchserve import doctor as doctor_module
+from matchserve.cli.options import JsonFile, MaxKeypoints, ModelsDir, ProviderOption
+from matchserve.cli.output import STANDARD_OUTPUT, print_bench, write_json
+from matchserve.errors import InvalidParameter, ModelError
+from matchserve.files import read_file
+from matchserve.models.registry import list_models
+from matchserve.pattern import generate_pair
+from matchserve.vision.decode import decode, from_array
+
+
+def models(
+    *,
+    models_dir: ModelsDir = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the cards as JSON.")] = False,
+) -> None:
+    """List the available models."""
+    cards_by_name = list_models(models_dir)
+    if json:
+        cards = {
+            name: {"error": card.message} if isinstance(card, ModelError) else card.model_dump()
+            for name, card in cards_by_name.items()
+        }
+        write_json(STANDARD_OUTPUT, cards, indent=True)
+        return
+    table = Table("model", "kind", "dim", "K", "method", "licence")
+    for name, card in cards_by_name.items():
+        mark = f"{name} (default)" if name == defaults.MODEL else name
+        if isinstance(card, ModelError):
+            table.add_row(mark, "-", "-", "-", f"[red]{escape(card.message)}[/]", "-")
+        else:
+            side = f"{card.patch.magnification:g}"
+            table.add_row(mark, card.kind, str(card.dim), side, card.method, card.licence)
+    Console().print(table)
+
+
+def doctor(
+    *,
+    models_dir: ModelsDir = None,
+    provider: ProviderOption = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Report what this machine offers and what will run; exit with 1 if something is broken."""
+    checks = doctor_module.examine(models_dir, provider)
+    if json:
+        write_json(STANDARD_OUTPUT, [check.fields() for check in checks], indent=True)
+    else:
+        table = Table("", "what", "finding")
+        marks = {True: "[green]ok[/]", False: "[red]broken[/]", None: ""}
+        for check in checks:
+            table.add_row(marks[check.ok], check.name, escape(check.detail))
+        Console().print(table)
+    if any(check.ok is False for check in checks):
+        raise typer.Exit(1)
+
+
+def bench(
+    images: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Two images to time; a generated pair if none are given."),
+    ] = None,
+    *,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model to time; repeat for several.", show_default=defaults.MODEL),
+    ] = None,
+    max_keypoints: MaxKeypoints = defaults.MAX_KEYPOINTS,
+    size: Annotated[
+        str, typer.Option(help="Size of the generated pair, WIDTHxHEIGHT.")
+    ] = "1024x768",
+    threads: Annotated[
+        int, typer.Option(help="Number of CPU threads for OpenCV, FAISS and ONNX Runtime.", min=1)
+    ] = 1,
+    rounds: Annotated[
+        int, typer.Option(help="Number of rounds; the best time of each stage counts.", min=1)
+    ] = 5,
+    json: JsonFile = None,
+) -> None:
+    """Time every stage beside OpenCV's SIFT with brute-force matching."""
+    if images and len(images) != 2:
+        raise InvalidParameter(f"bench takes two images or none, not {len(images)}")
+    if images:
+        pair = (decode(read_file(images[0])), decode(read_file(images[1])))
+    else:
+        first, second, _ = generate_pair(_parsed_size(size))
+        pair = (from_array(first), from_array(second))
+    report = benchmark.run(
+        pair, model or [defaults.MODEL], keypoints=max_keypoints, threads=threads, rounds=rounds
+    )
+    if json is not None:
+        write_json(json, report.fields(), indent=True)
+    print_bench(report)
+
+
+def _parsed_size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not (width.isdigit() and height.isdigit() and int(width) >= 64 and int(height) >= 64):
+        raise InvalidParameter(f"a size must be WIDTHxHEIGHT, each at least 64, not {text!r}")
+    return int(width), int(height)

@@ -1,0 +1,194 @@
+"""`matchserve match` and `matchserve describe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.markup import escape
+
+from matchserve import defaults
+from matchserve.cli.options import (
+    Exif,
+    ImageFile,
+    JsonFile,
+    MaxKeypoints,
+    MaxSide,
+    Model,
+    ModelsDir,
+    ProviderOption,
+    Upright,
+)
+from matchserve.cli.output import (
+    check_outputs,
+    print_summary,
+    same_scene_text,
+    say,
+    write,
+    write_json,
+)
+from matchserve.drawing import draw_matches, png_bytes
+from matchserve.encoding import features_npz, result_fields, result_npz
+from matchserve.errors import InvalidParameter
+from matchserve.files import read_file
+from matchserve.matcher import Matcher, Options
+from matchserve.types import MatchResult, VerifyKind
+from matchserve.vision.decode import ExifPolicy, decode_colour
+from matchserve.vision.geometry import Camera, VerifyOptions
+from matchserve.vision.keypoints import DetectOptions
+from matchserve.vision.matching import MatchOptions
+
+DRAWING_SIDE = 1600
+JSON, NPZ, PNG = "application/json", "application/x-npz", "image/png"
+
+
+def match(
+    image0: ImageFile,
+    image1: ImageFile,
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model name, or path to a model directory.", show_default=defaults.MODEL),
+    ] = None,
+    max_keypoints: MaxKeypoints = defaults.MAX_KEYPOINTS,
+    ratio: Annotated[
+        float | None,
+        typer.Option(
+            help="Maximum ratio of nearest to second-nearest distance (Lowe's ratio test), "
+            "e.g. 0.85.",
+            show_default="no test",
+        ),
+    ] = None,
+    verify: Annotated[
+        Literal["none", "homography", "fundamental", "pose"],
+        typer.Option(
+            help="Geometry that the matches are checked against; pose needs both cameras."
+        ),
+    ] = defaults.VERIFY,
+    threshold_px: Annotated[
+        float,
+        typer.Option(help="Maximum distance between an inlier and the geometry, in pixels."),
+    ] = defaults.THRESHOLD_PX,
+    camera0: Annotated[
+        str | None, typer.Option(help="Camera of the first image as fx,fy,cx,cy in pixels.")
+    ] = None,
+    camera1: Annotated[
+        str | None, typer.Option(help="Camera of the second image as fx,fy,cx,cy in pixels.")
+    ] = None,
+    upright: Upright = False,
+    max_side: MaxSide = defaults.MAX_SIDE,
+    exif: Exif = "apply",
+    json: JsonFile = None,
+    npz: Annotated[
+        Path | None, typer.Option(help="Write the result as NumPy arrays (npz) to this file.")
+    ] = None,
+    draw: Annotated[Path | None, typer.Option(help="Draw the matches into this PNG file.")] = None,
+    models_dir: ModelsDir = None,
+    provider: ProviderOption = "auto",
+    server: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of a running service that does the work, e.g. http://localhost:8000."
+        ),
+    ] = None,
+) -> None:
+    """Match two images."""
+    check_outputs((json, npz, draw), picture=draw)
+    if server is not None:
+        fields = {
+            **({"model": model} if model is not None else {}),  # otherwise the server's default
+            "max_keypoints": max_keypoints, "ratio": ratio, "verify": verify,
+            "threshold_px": threshold_px, "upright": upright, "max_side": max_side, "exif": exif,
+        }  # fmt: skip
+        _match_on_server(server, (image0, image1), fields, (json, npz, draw))
+        return
+    options = Options(
+        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
+        max_side=max_side,
+        match=MatchOptions(ratio=ratio),
+        verify=_verify_options(verify, threshold_px, camera0, camera1),
+        exif=exif,
+    )
+    matcher = Matcher(model or defaults.MODEL, models_dir=models_dir, provider=provider)
+    data0, data1 = read_file(image0), read_file(image1)
+    result = matcher.match(data0, data1, options)
+    if json is not None:
+        write_json(json, result_fields(result))
+    if npz is not None:
+        write(npz, result_npz(result))
+    if draw is not None:
+        write(draw, _drawn(data0, data1, result, exif))
+    print_summary(result, matcher.descriptor.provider)
+
+
+def describe(
+    image: ImageFile,
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Write the features to this npz file.")
+    ],
+    model: Model = defaults.MODEL,
+    max_keypoints: MaxKeypoints = defaults.MAX_KEYPOINTS,
+    upright: Upright = False,
+    max_side: MaxSide = defaults.MAX_SIDE,
+    exif: Exif = "apply",
+    models_dir: ModelsDir = None,
+    provider: ProviderOption = "auto",
+) -> None:
+    """Write the keypoints and descriptors of an image."""
+    options = Options(
+        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
+        max_side=max_side,
+        exif=exif,
+    )
+    matcher = Matcher(model, models_dir=models_dir, provider=provider)
+    features = matcher.features(read_file(image), options)
+    write(output, features_npz(features))
+    say(escape(f"{len(features)} keypoints described by {features.model} in {output}"))
+
+
+def _match_on_server(
+    url: str,
+    images: tuple[Path, Path],
+    fields: dict[str, Any],
+    outputs: tuple[Path | None, Path | None, Path | None],
+) -> None:
+    """Match two images on a running service."""
+    from matchserve.client import Client  # httpx is not needed otherwise
+
+    with Client(url) as client:
+        for path, accept in zip(outputs, (JSON, NPZ, PNG), strict=True):
+            if path is not None:
+                write(path, client.match_as(accept, *images, **fields))
+        result = client.match(*images, **fields)
+    say(
+        f"[bold]{len(result.matches)} matches, {int(result.inliers.sum())} inliers[/]\n"
+        f"{same_scene_text(result.same_scene)}\n"
+        f"{len(result.keypoints0)} and {len(result.keypoints1)} keypoints, {result.model} at {url}"
+    )
+
+
+def _verify_options(
+    kind: VerifyKind, threshold_px: float, camera0: str | None, camera1: str | None
+) -> VerifyOptions:
+    if kind != "pose" and (camera0 or camera1):
+        raise InvalidParameter("--camera0 and --camera1 need --verify pose")
+    if camera0 is None or camera1 is None:
+        return VerifyOptions(kind, threshold_px)
+    cameras = (_parsed_camera(camera0), _parsed_camera(camera1))
+    return VerifyOptions(kind, threshold_px, cameras=cameras)
+
+
+def _parsed_camera(text: str) -> Camera:
+    try:
+        fx, fy, cx, cy = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise InvalidParameter(f"a camera must be fx,fy,cx,cy in pixels, not {text!r}") from error
+    return Camera(fx, fy, cx, cy)
+
+
+def _drawn(data0: bytes, data1: bytes, result: MatchResult, exif: ExifPolicy) -> bytes:
+    colour0 = decode_colour(data0, exif=exif, max_side=DRAWING_SIDE)
+    colour1 = decode_colour(data1, exif=exif, max_side=DRAWING_SIDE)
+    return png_bytes(draw_matches(colour0, colour1, result))

@@ -1,0 +1,53 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from matchserve.settings import Settings
+
+ImageFile = Annotated[Path, typer.Argument(help="JPEG, PNG, WebP or TIFF file.")]
+Model = Annotated[str, typer.Option(help="Model name, or path to a model directory.")]
+ModelsDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of models to use instead of the shipped ones.",
+        envvar="MATCHSERVE_MODELS_DIR",
+        show_default="shipped models",
+    ),
+]
+ProviderOption = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option(
+        help="Device that runs the model; a named device that cannot be used is an error.",
+        envvar="MATCHSERVE_PROVIDER",
+    ),
+]
+MaxKeypoints = Annotated[int, typer.Option(help="Maximum number of keypoints per image.")]
+MaxSide = Annotated[
+    int,
+    typer.Option(
+        help="Longest side, in pixels, of the copy on which keypoints are found; 0 for the full "
+        "size. Coordinates are always those of the original image."
+    ),
+]
+Upright = Annotated[
+    bool,
+    typer.Option(help="Describe keypoints without rotation: better for cameras that never roll."),
+]
+Exif = Annotated[
+    Literal["apply", "ignore"],
+    typer.Option(help="Whether to rotate the image as its EXIF orientation says."),
+]
+JsonFile = Annotated[
+    Path | None, typer.Option(help="Write the result as JSON to this file; - for standard output.")
+]
+
+
+def setting_option(name: str) -> Any:
+    """Return an option of `serve` whose help and default are those of a setting."""
+    setting = Settings.model_fields[name]
+    return typer.Option(help=setting.description, show_default=str(setting.default))

@@ -1,0 +1,24 @@
+"""Default values of a match, defined once for the library, the command line and the service."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+MODEL = "compact"
+"""Model used when none is named."""
+
+MAX_KEYPOINTS = 2048
+"""Maximum number of keypoints per image."""
+
+MAX_SIDE = 2048
+"""Longest side, in pixels, of the copy on which keypoints are found; 0 for the full size.
+
+Measured on a generated pair of 24 megapixels (docs/research/working-size.md): beyond this side
+time and memory grow with the number of pixels, while a fixed number of keypoints gains nothing.
+"""
+
+THRESHOLD_PX = 3.0
+"""Maximum distance, in pixels, between an inlier and the estimated geometry."""
+
+VERIFY: Literal["fundamental"] = "fundamental"
+"""Geometry that the matches are checked against."""

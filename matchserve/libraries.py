@@ -1,0 +1,42 @@
+"""Import of optional libraries and their process-wide options."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from matchserve.errors import ProviderUnavailable
+
+INSTALL_HINT = "pip install '.[cpu]' -c constraints.txt, or '.[gpu]' for a CUDA device"
+"""How to install what runs models and matches, from a checkout of the repository."""
+
+
+@functools.cache
+def import_faiss() -> Any:
+    """Import FAISS, which comes with the extra `[cpu]` or `[gpu]`.
+
+    Raises:
+        ProviderUnavailable: FAISS is not installed.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise ProviderUnavailable(f"FAISS is not installed; run: {INSTALL_HINT}") from error
+    except RuntimeError as error:  # the GPU build lacks a CUDA library, whose package it names
+        raise ProviderUnavailable(f"FAISS does not load: {error}") from error
+    # FAISS would not use BLAS for sets this small, which makes it ten times slower.
+    faiss.cvar.distance_compute_blas_threshold = 1
+    return faiss
+
+
+def gpu_count() -> int:
+    """Return how many devices the installed FAISS can use: 0 for the CPU build."""
+    faiss = import_faiss()
+    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
+
+
+def use_one_opencv_thread() -> None:
+    """Stop OpenCV from starting threads of its own for every request that runs."""
+    import cv2
+
+    cv2.setNumThreads(1)
