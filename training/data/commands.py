@@ -1,4 +1,4 @@
-"""The command line of patch stores and sequences: `python -m training data …`."""
+"""Commands that make and inspect patch stores and sequences: `python -m training data …`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ import typer
 from matchserve.types import PatchSpec
 from training.errors import DataError
 
-# Commands import what they need: `train` should not wait for pycolmap.
+# Imports are inside the commands: `train` should not wait for the import of pycolmap.
 app = typer.Typer(
-    help="Make, inspect and divide patch stores; make sequences to measure on.",
+    help="Make, inspect and split patch stores; make sequences for `evaluate`.",
     no_args_is_help=True,
     add_completion=False,
 )
 
-Directories = Annotated[list[Path], typer.Argument(help="Folders of images.", show_default=False)]
-StoreArgument = Annotated[Path, typer.Argument(help="A patch store.", show_default=False)]
-Output = Annotated[Path, typer.Option("--output", "-o", help="The store to write.")]
+Directories = Annotated[list[Path], typer.Argument(help="Folders with images.", show_default=False)]
+StoreArgument = Annotated[Path, typer.Argument(help="Path of the patch store.", show_default=False)]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Path of the patch store to write.")]
 Magnification = Annotated[
-    float, typer.Option(help="Side of the cropped square in sigmas (K).", min=1, max=100)
+    float,
+    typer.Option(help="Side of the cropped square, in sigmas of the keypoint (K).", min=1, max=100),
 ]
-Size = Annotated[int, typer.Option(help="Side of a patch in samples.", min=8, max=256)]
-Workers = Annotated[int | None, typer.Option(help="Processes; all cores if not given.")]
-MaxSide = Annotated[int, typer.Option(help="Larger images are reduced to this.")]
+Size = Annotated[int, typer.Option(help="Side of a patch, in samples.", min=8, max=256)]
+Workers = Annotated[
+    int | None, typer.Option(help="Number of processes; as many as CPU cores if not given.")
+]
+MaxSide = Annotated[
+    int, typer.Option(help="Reduce images whose longer side is larger than this, in pixels.")
+]
 
 
 @app.command()
@@ -37,20 +42,33 @@ def photos(
     magnification: Magnification = 12.0,
     size: Size = 32,
     levels: Annotated[
-        str, typer.Option(help="One level a view: easy, medium, hard, night.")
+        str,
+        typer.Option(
+            help="Difficulty of each view, separated by commas: easy, medium, hard, night."
+        ),
     ] = "easy,medium,medium,hard,hard,night",
-    seed: Annotated[int, typer.Option(help="Of every view; kept in the store.")] = 0,
-    max_keypoints: Annotated[int, typer.Option(help="Per view.")] = 3000,
-    max_classes: Annotated[int, typer.Option(help="Per photograph.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Random seed of the views; recorded in the store.")] = 0,
+    max_keypoints: Annotated[
+        int, typer.Option(help="Maximum number of keypoints per view.")
+    ] = 3000,
+    max_classes: Annotated[
+        int, typer.Option(help="Maximum number of classes per photograph.")
+    ] = 1000,
     max_side: MaxSide = 1024,
-    position_tolerance: Annotated[float, typer.Option(help="In sigmas.")] = 1.2,
-    scale_tolerance: Annotated[float, typer.Option(help="In octaves.")] = 0.7,
-    angle_tolerance: Annotated[float, typer.Option(help="In degrees.")] = 40.0,
+    position_tolerance: Annotated[
+        float, typer.Option(help="Largest position error of corresponding keypoints, in sigmas.")
+    ] = 1.2,
+    scale_tolerance: Annotated[
+        float, typer.Option(help="Largest scale error of corresponding keypoints, in octaves.")
+    ] = 0.7,
+    angle_tolerance: Annotated[
+        float, typer.Option(help="Largest angle error of corresponding keypoints, in degrees.")
+    ] = 40.0,
     workers: Workers = None,
 ) -> None:
-    """Classes from single photographs: synthetic views, keypoints detected again in each."""
-    from training.data.photos.correspond import Tolerance
-    from training.data.photos.photos import PhotoOptions, build_photos
+    """Make a patch store from single photographs and synthetic views of them."""
+    from training.data.photos.build import PhotoOptions, build_photos
+    from training.data.photos.correspondence import Tolerance
     from training.data.store.report import report_store
 
     options = PhotoOptions(
@@ -73,22 +91,31 @@ def scenes(
     directories: Directories,
     output: Output,
     workspace: Annotated[
-        Path, typer.Option(help="Where reconstructions are kept, and found again.")
+        Path, typer.Option(help="Folder for reconstructions; those already in it are reused.")
     ],
     magnification: Magnification = 12.0,
     size: Size = 32,
-    model: Annotated[str, typer.Option(help="Descriptor to match with.")] = "rootsift",
-    max_keypoints: Annotated[int, typer.Option(help="Per image.")] = 6144,
+    model: Annotated[
+        str, typer.Option(help="Model that describes keypoints for the reconstruction.")
+    ] = "rootsift",
+    max_keypoints: Annotated[
+        int, typer.Option(help="Maximum number of keypoints per image.")
+    ] = 6144,
     min_images: Annotated[
-        int, typer.Option(help="Images that must have matched a point.", min=2)
+        int, typer.Option(help="Minimum number of images in which a 3D point was matched.", min=2)
     ] = 3,
-    max_error: Annotated[float, typer.Option(help="Reprojection error in pixels.")] = 2.0,
-    max_patches: Annotated[int, typer.Option(help="Per class, the most different ones.")] = 8,
-    seed: Annotated[int, typer.Option(help="Of RANSAC and the mapper.")] = 0,
+    max_error: Annotated[
+        float, typer.Option(help="Largest reprojection error of an observation, in pixels.")
+    ] = 2.0,
+    max_patches: Annotated[
+        int,
+        typer.Option(help="Maximum number of patches per class; the most different ones are kept."),
+    ] = 8,
+    seed: Annotated[int, typer.Option(help="Random seed for RANSAC and the COLMAP mapper.")] = 0,
     workers: Workers = None,
 ) -> None:
-    """Classes from real multi-view sets, verified by structure from motion."""
-    from training.data.scenes.scenes import SceneOptions, build_scenes
+    """Make a patch store from multi-view image sets, verified by structure from motion."""
+    from training.data.scenes.build import SceneOptions, build_scenes
     from training.data.scenes.sfm import SfmOptions
     from training.data.scenes.tracks import TrackOptions
     from training.data.store.report import report_store
@@ -110,21 +137,30 @@ def scenes(
 @app.command()
 def sequences(
     directories: Directories,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write the sequences to.")
+    ],
     only: Annotated[
-        Path | None, typer.Option(help="A store: only the photographs that it was made of.")
+        Path | None,
+        typer.Option(help="Use only the photographs that this patch store was made from."),
     ] = None,
     levels: Annotated[
-        str, typer.Option(help="One level a view, five at most: easy, medium, hard, night.")
+        str, typer.Option(help="Difficulty of each of up to five views: easy, medium, hard, night.")
     ] = "easy,medium,medium,hard,night",
-    seed: Annotated[int, typer.Option(help="Of every view; not that of the store.")] = 77,
+    seed: Annotated[
+        int,
+        typer.Option(help="Random seed of the views; choose another than that of training stores."),
+    ] = 77,
     min_length: Annotated[
-        int, typer.Option(help="Photographs with a shorter longer side are left out.")
+        int,
+        typer.Option(
+            help="Leave out photographs whose longer side is shorter than this, in pixels."
+        ),
     ] = 600,
     max_side: MaxSide = 1024,
     workers: Workers = None,
 ) -> None:
-    """Homography sequences of photographs under synthetic views, for `evaluate`."""
+    """Make homography sequences from photographs, for `evaluate --benchmark homography`."""
     from training.data.photos.sequences import SequenceOptions, write_sequences
     from training.data.store.divide import used_scenes
     from training.data.store.reader import PatchStore
@@ -137,10 +173,14 @@ def sequences(
 
 @app.command()
 def info(
-    stores: Annotated[list[Path], typer.Argument(help="Patch stores.", show_default=False)],
-    plot: Annotated[Path | None, typer.Option(help="Draw the distributions as PNG.")] = None,
+    stores: Annotated[
+        list[Path], typer.Argument(help="Paths of patch stores.", show_default=False)
+    ],
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw class sizes, scales and contrast to this PNG file.")
+    ] = None,
 ) -> None:
-    """Counts, class sizes, scenes and SIFT's FPR95 of stores."""
+    """Print counts, class sizes, scenes and the FPR95 of SIFT for patch stores."""
     from training.data.store.report import plot_stores, report_store, scene_table
 
     for store in stores:
@@ -151,10 +191,12 @@ def info(
 
 @app.command()
 def merge(
-    stores: Annotated[list[Path], typer.Argument(help="Patch stores.", show_default=False)],
+    stores: Annotated[
+        list[Path], typer.Argument(help="Paths of patch stores.", show_default=False)
+    ],
     output: Output,
 ) -> None:
-    """All classes of several stores in one."""
+    """Merge several patch stores into one."""
     from training.data.store.divide import merge_stores
     from training.data.store.report import report_store
 
@@ -164,32 +206,36 @@ def merge(
 @app.command()
 def split(
     store: StoreArgument,
-    train: Annotated[Path, typer.Argument(help="The store to write the others to.")],
-    validation: Annotated[Path, typer.Argument(help="The store to write held-out scenes to.")],
-    scene: Annotated[list[str] | None, typer.Option(help="Hold out this scene.")] = None,
-    count: Annotated[int | None, typer.Option(help="Hold out this many at random.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the random choice.")] = 0,
+    train: Annotated[Path, typer.Argument(help="Store to write the remaining scenes to.")],
+    validation: Annotated[Path, typer.Argument(help="Store to write the held-out scenes to.")],
+    scene: Annotated[
+        list[str] | None, typer.Option(help="Scene to hold out; may be repeated.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(help="Number of scenes to hold out at random.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed for --count.")] = 0,
 ) -> None:
-    """Hold out whole scenes; a scene is never on both sides."""
+    """Split a patch store into training and validation scenes; no scene is in both."""
     from training.data.store.divide import random_scenes, split_store
     from training.data.store.reader import PatchStore
     from training.data.store.report import report_store
 
     if (scene is None) == (count is None):
-        raise DataError("a split needs either --scene, once or more, or --count")
-    held = scene if scene else random_scenes(PatchStore.open(store), count or 0, seed)
-    for path in split_store(store, train, validation, held, made_by=_command()):
+        raise DataError("give either --scene (may be repeated) or --count")
+    held_out = scene if scene else random_scenes(PatchStore.open(store), count or 0, seed)
+    for path in split_store(store, train, validation, held_out, made_by=_command()):
         typer.echo(f"{path}\n{report_store(path)}")
 
 
 @app.command()
 def show(
     store: StoreArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write.")],
-    classes: Annotated[int, typer.Option(help="How many.", min=1)] = 100,
-    seed: Annotated[int, typer.Option(help="Of the choice.")] = 0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="PNG file to write.")],
+    classes: Annotated[int, typer.Option(help="Number of classes to show.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="Random seed for the choice of classes.")] = 0,
 ) -> None:
-    """A contact sheet of random classes, to be looked at."""
+    """Draw a contact sheet of random classes."""
     from training.data.store.reader import PatchStore
     from training.data.store.sheet import contact_sheet, write_sheet
 
@@ -205,7 +251,7 @@ def recrop_command(
     size: Size = 32,
     workers: Workers = None,
 ) -> None:
-    """The same classes with another magnification or size; nothing is detected again."""
+    """Crop the classes of a patch store with another magnification or size."""
     from training.data.store.recrop import recrop
     from training.data.store.report import report_store
 
@@ -216,11 +262,13 @@ def recrop_command(
 
 @app.command()
 def phototour(
-    data_dir: Annotated[Path, typer.Option(help="An unpacked set: liberty, notredame, …")],
+    data_dir: Annotated[
+        Path, typer.Option(help="Folder of an unzipped set: liberty, notredame or yosemite.")
+    ],
     output: Output,
     size: Size = 32,
 ) -> None:
-    """Import a UBC PhotoTour set; the same command goes on after a break."""
+    """Import a UBC PhotoTour set; run the command again to resume an interrupted import."""
     from training.data.public.phototour import import_phototour
     from training.data.store.report import report_store
 
@@ -229,11 +277,13 @@ def phototour(
 
 @app.command()
 def hpatches(
-    data_dir: Annotated[Path, typer.Option(help="hpatches-release, with tasks/ in or by it.")],
+    data_dir: Annotated[
+        Path, typer.Option(help="Folder hpatches-release, with tasks/ in it or beside it.")
+    ],
     output: Output,
     size: Size = 32,
 ) -> None:
-    """Import the HPatches release; the same command goes on after a break."""
+    """Import the HPatches release; run the command again to resume an interrupted import."""
     from training.data.public.hpatches import import_hpatches
     from training.data.store.report import report_store
 
@@ -245,7 +295,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _command() -> str:
-    """The command as it was given, without the folders of this machine before the last."""
+    """Return the command line, with paths reduced to their last part."""
     words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
     return " ".join(words if words[:1] == ["data"] else ["data", *words])
 

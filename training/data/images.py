@@ -1,4 +1,4 @@
-"""Folders of images, and the names that stores give them."""
+"""List and read the images of folders."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff")
 
 
 def list_images(directories: Iterable[Path]) -> dict[str, Path]:
-    """Every image under the directories, sorted, by the name `folder/path/inside.jpg`.
+    """Return all images in the directories, sorted, by the name `directory/path/inside.jpg`.
 
     Raises:
-        DataError: a directory is missing, holds no image, or two images share a name.
+        DataError: a directory is missing or has no image, or two images would have the same name.
     """
-    found: dict[str, Path] = {}
+    images: dict[str, Path] = {}
     for directory in directories:
         if not directory.is_dir():
             raise DataError(f"{directory}: not a directory")
@@ -28,17 +28,17 @@ def list_images(directories: Iterable[Path]) -> dict[str, Path]:
             raise DataError(f"{directory}: no image ({', '.join(SUFFIXES)}) in it")
         for path in inside:
             name = f"{directory.resolve().name}/{path.relative_to(directory).as_posix()}"
-            if name in found:
-                raise DataError(f"{path} and {found[name]} would both be named {name}")
-            found[name] = path
-    return found
+            if name in images:
+                raise DataError(f"{path} and {images[name]} would both be named {name}")
+            images[name] = path
+    return images
 
 
 def read_image(path: Path, max_side: int | None = None) -> Image:
     """Decode an image file.
 
     Raises:
-        DataError: it cannot be read; names the file.
+        DataError: the file cannot be read or decoded.
     """
     try:
         return decode(path.read_bytes(), max_side=max_side)

@@ -1,4 +1,4 @@
-"""Work spread over processes, with a progress bar where somebody looks."""
+"""Run work in several processes, with a progress bar on terminals."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ Result = TypeVar("Result")
 def in_processes(
     work: Callable[[Item], Result], items: Sequence[Item], *, workers: int | None, label: str
 ) -> Iterator[Result]:
-    """Yield `work(item)` in the order of `items`, one thread in each of `workers` processes.
+    """Yield `work(item)` in the order of `items`, from `workers` processes of one thread each.
 
-    `work` and the items cross a process border: a module-level function and plain data.
+    `work` must be a module-level function and the items plain data, since they are sent to other
+    processes.
 
     Raises:
-        DataError: a process was killed from outside.
+        DataError: a worker process was killed.
     """
     count = min(workers or available_cpus(), max(1, len(items)))
     if count == 1:
@@ -48,11 +49,14 @@ def in_processes(
         with ProcessPoolExecutor(count, mp_context=context, initializer=one_thread) as pool:
             yield from progress(pool.map(work, items), total=len(items), label=label)
     except BrokenProcessPool as error:
-        raise DataError("a worker process was killed (memory?); run the command again") from error
+        raise DataError(
+            "a worker process was killed, perhaps for lack of memory; "
+            "run the command again with fewer --workers"
+        ) from error
 
 
 def progress(items: Iterable[Result], *, total: int, label: str) -> Iterator[Result]:
-    """Yield `items`, drawing a bar on standard error if it is a terminal."""
+    """Yield `items`, with a progress bar on standard error if that is a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -69,7 +73,7 @@ def progress(items: Iterable[Result], *, total: int, label: str) -> Iterator[Res
 
 
 def one_thread() -> None:
-    """Keep this process to one thread: its siblings have the other cores."""
+    """Limit this process to one thread, since other workers use the other cores."""
     os.environ["OMP_NUM_THREADS"] = "1"
     cv2.setNumThreads(1)
     import_faiss().omp_set_num_threads(1)

@@ -1,4 +1,4 @@
-"""From a recipe's sources to open stores."""
+"""Open the patch stores that a recipe names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from training.runs.recipe import Source
 
 
 def open_source(source: Source, cache: Path) -> PatchStore:
-    """Open the store of `source`, with its choice of scenes; synthetic ones live in `cache`.
+    """Open the store of `source` and select its scenes; synthetic stores are kept in `cache`.
 
     Raises:
-        DataError: it cannot be opened, or nothing of it is left.
+        DataError: the store cannot be opened, or no class is left.
     """
     if source.path.startswith("synthetic:"):
         store = PatchStore.open(ensure_synthetic(source.path, cache))
@@ -34,16 +34,16 @@ def open_source(source: Source, cache: Path) -> PatchStore:
 
 
 def open_sources(sources: Sequence[Source], cache: Path) -> list[PatchStore]:
-    """Open several, which must agree on how their patches are cut.
+    """Open several stores, whose patches must all be cropped in the same way.
 
     Raises:
-        DataError: they do not, or one cannot be opened.
+        DataError: the crops differ, or a store cannot be opened.
     """
     stores = [open_source(source, cache) for source in sources]
     for store in stores[1:]:
         if store.spec != stores[0].spec:
             raise DataError(
-                f"{store.path}: its patches are cut as {store.spec}, "
+                f"{store.path}: its patches are cropped as {store.spec}, "
                 f"those of {stores[0].path} as {stores[0].spec}"
             )
     return stores

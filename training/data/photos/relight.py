@@ -1,6 +1,6 @@
-"""Photometric change: what another hour, another camera or another lens does to a photograph.
+"""Photometric changes as by another time of day, another camera or another lens.
 
-Every effect is drawn from the generator given, so a seed reproduces the picture exactly.
+All effects are drawn from the given generator, so a seed reproduces the result exactly.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from matchserve.vision.decode import decode
 
 
 def relight(grey: UInt8, rng: Generator, *, strength: float, is_night: bool = False) -> UInt8:
-    """Return `grey` under other light and through another camera.
+    """Return `grey` under other light and taken with another camera.
 
-    `strength` 0 changes next to nothing, 1 as much as a hand-held photograph of another season;
-    `is_night` darkens all that is not near one of a few lamps, and lifts what is left.
+    A `strength` of 0 changes almost nothing, 1 as much as a hand-held photograph in another season.
+    `is_night` darkens everything that is not near one of a few lamps, then raises the exposure.
     """
     light = grey.astype(np.float32) / np.float32(255.0)
     light = light * _shading(light.shape, rng, strength)
@@ -31,9 +31,9 @@ def relight(grey: UInt8, rng: Generator, *, strength: float, is_night: bool = Fa
 
 
 def _shading(shape: tuple[int, ...], rng: Generator, strength: float) -> Float32:
-    """A field of exposure: a gradient, soft patches of light, and often finer ones.
+    """Return a field of exposure factors: a gradient plus soft and often fine variations.
 
-    The fine ones stand for relief: light from elsewhere changes every ledge on its own.
+    Fine variations imitate relief: light from another direction changes every edge differently.
     """
     rows, columns = shape
     coarse = rng.normal(0.0, 0.35 * strength, (4, 4)).astype(np.float32)
@@ -49,7 +49,7 @@ def _shading(shape: tuple[int, ...], rng: Generator, strength: float) -> Float32
 
 
 def _shadow(shape: tuple[int, ...], rng: Generator, strength: float) -> Float32:
-    """A cast shadow: a polygon with a more or less soft edge."""
+    """Return the exposure factors of cast shadows: polygons with soft edges."""
     rows, columns = shape
     mask = np.zeros((rows, columns), np.float32)
     count = int(rng.integers(1, 4))
@@ -65,7 +65,7 @@ def _shadow(shape: tuple[int, ...], rng: Generator, strength: float) -> Float32:
 
 
 def _night(light: Float32, rng: Generator) -> Float32:
-    """Dark, but for lamps; the sky, bright and smooth by day, is the darkest part."""
+    """Darken the image except near lamps; the sky, bright by day, becomes darkest."""
     rows, columns = light.shape
     broad = np.asarray(cv2.GaussianBlur(light, (0, 0), 0.04 * max(rows, columns)), np.float32)
     dimmed = light * np.exp(-np.float32(rng.uniform(0.5, 2.5)) * broad)
@@ -83,7 +83,7 @@ def _night(light: Float32, rng: Generator) -> Float32:
 
 
 def _tone(light: Float32, rng: Generator, strength: float) -> Float32:
-    """Gamma, exposure, contrast, an S-curve and haze."""
+    """Change gamma, exposure and contrast; apply an S-curve and haze."""
     gamma = np.float32(np.exp(rng.normal(0.0, 0.45 * strength)))
     exposure = np.float32(np.exp(rng.normal(0.0, 0.3 * strength)))
     toned = np.clip(light * exposure, 0, 1.15).clip(0, 1) ** gamma
@@ -98,20 +98,20 @@ def _tone(light: Float32, rng: Generator, strength: float) -> Float32:
 
 
 def _lens(light: Float32, rng: Generator, strength: float) -> Float32:
-    """Out of focus, shaken, or sharpened by the camera."""
+    """Defocus, blur by motion, sharpen, or leave unchanged."""
     choice = rng.random()
     if choice < 0.35 * strength:
         return np.asarray(cv2.GaussianBlur(light, (0, 0), float(rng.uniform(0.4, 1.9))), np.float32)
     if choice < 0.5 * strength:
-        return _shaken(light, rng)
+        return _motion_blurred(light, rng)
     if choice > 1 - 0.25 * strength:
         soft = np.asarray(cv2.GaussianBlur(light, (0, 0), 1.0), np.float32)
         return np.asarray(light + np.float32(rng.uniform(0.3, 1.2)) * (light - soft), np.float32)
     return light
 
 
-def _shaken(light: Float32, rng: Generator) -> Float32:
-    """Blur along a short line."""
+def _motion_blurred(light: Float32, rng: Generator) -> Float32:
+    """Blur along a short line of random direction."""
     reach = int(rng.integers(1, 4))
     kernel = np.zeros((2 * reach + 1, 2 * reach + 1), np.float32)
     turn = rng.uniform(0, np.pi)
@@ -123,7 +123,7 @@ def _shaken(light: Float32, rng: Generator) -> Float32:
 
 
 def _sensor(light: Float32, rng: Generator, strength: float) -> UInt8:
-    """Shot and read noise, eight bits, JPEG."""
+    """Add shot and read noise, quantise to 8 bits and compress as JPEG."""
     read = np.float32(rng.uniform(0.0, 0.03) * strength)
     shot = np.float32(rng.uniform(0.0, 0.05) * strength)
     spread = np.sqrt(read**2 + shot**2 * light.clip(0, 1))

@@ -1,8 +1,9 @@
-"""Homography sequences from photographs: something to measure on that nobody has to download.
+"""Make homography sequences from photographs, to evaluate on data that needs no download.
 
-Each photograph becomes a folder in HPatches layout: 1.png itself, grey and reduced, 2.png to 6.png
-synthetic views of it, H_1_2 to H_1_6 where its points went. Made of photographs that no model was
-trained on, they choose between models, so that the public sequences need not.
+Each photograph becomes a folder in HPatches layout: 1.png is the photograph, grey and reduced;
+2.png to 6.png are synthetic views of it; H_1_2 to H_1_6 are the homographies. Sequences of
+photographs that no model was trained on serve to choose between models, so that public benchmarks
+are used only to report.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from training.data.photos.views import check_levels, render
 from training.errors import DataError
 
 VIEWS = 5
-# Not that of `data photos`: with the same seed some views would be those that a store was cut from.
+# Differs from the seed of `data photos`: some views would otherwise be those of a training store.
 SEED = 77
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceOptions:
-    """`levels` has one entry a view.
+    """How sequences are made; `levels` has one entry per view.
 
-    Photographs whose longer side, once reduced to `max_side`, is below `min_length` are left out:
-    they have too few keypoints.
+    Photographs whose longer side, after reduction to `max_side`, is below `min_length` pixels are
+    left out: they have too few keypoints.
     """
 
     levels: tuple[str, ...] = ("easy", "medium", "medium", "hard", "night")
@@ -45,7 +46,7 @@ class SequenceOptions:
             raise DataError(f"a sequence has at most {VIEWS} views; got {len(self.levels)}")
         if self.min_length > self.max_side:
             raise DataError(
-                f"nothing reduced to {self.max_side} pixels is as long as {self.min_length}"
+                f"min_length must be at most max_side ({self.max_side}); got {self.min_length}"
             )
 
 
@@ -65,20 +66,20 @@ def write_sequences(
     only: Sequence[str] | None = None,
     workers: int | None = None,
 ) -> int:
-    """Write a sequence of every large enough image under `directories`; return how many.
+    """Write a sequence for each large enough image in `directories`; return their number.
 
-    `only` names the photographs to take, as stores name their scenes.
+    `only` restricts it to these photographs, named as the scenes of stores are.
 
     Raises:
-        DataError: a photograph of `only` is not there or cannot be read, two would have one name,
-            none is large enough, or `output` is there. Nothing is left behind.
+        DataError: a photograph is missing or cannot be read, two sequences would have the same
+            name, no photograph is large enough, or `output` exists. Nothing is written then.
     """
     if output.exists():
-        raise DataError(f"{output}: already there; remove it first")
+        raise DataError(f"{output}: already exists; remove it first")
     images = list_images(directories)
     missing = sorted(set(only or ()) - set(images))
     if missing:
-        raise DataError(f"{missing[0]}: no such photograph in the folders given")
+        raise DataError(f"{missing[0]}: this photograph is not in the given folders")
     chosen = images if only is None else {name: images[name] for name in only}
     folders = _folder_names(chosen)
     with WholeDirectory(output) as temporary:
@@ -87,17 +88,17 @@ def write_sequences(
         ]
         written = sum(in_processes(_write, tasks, workers=workers, label="photographs"))
         if not written:
-            raise DataError(f"no photograph is as long as {options.min_length} pixels")
+            raise DataError(f"no photograph has a side of at least {options.min_length} pixels")
     return written
 
 
 def _folder_names(photos: Iterable[str]) -> dict[str, str]:
-    """A folder name of each photograph, all different."""
+    """Return a folder name for each photograph, all different."""
     folders = {photo: str(Path(photo).with_suffix("")).replace("/", "_") for photo in photos}
     taken: dict[str, str] = {}
     for photo, folder in folders.items():
         if folder in taken:
-            raise DataError(f"{photo} and {taken[folder]} would both be the sequence {folder}")
+            raise DataError(f"{photo} and {taken[folder]} would both become the sequence {folder}")
         taken[folder] = photo
     return folders
 

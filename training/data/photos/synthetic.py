@@ -1,9 +1,9 @@
-"""A store out of nothing: random textures seen in random views, cut by the same crop as photos.
+"""Generate a patch store from random textures, for tests and trial runs without data.
 
-A scene is one picture of overlapping shapes and noise of many scales. Its points are chosen at
-random, with random scale and turn; each further view is the picture under a random homography,
-blurred, relit and noisy, with the keypoint's place, scale and angle a little off, as a detector
-would have them.
+A scene is one image of overlapping shapes and noise at many scales. Its points are chosen at
+random, with random scale and angle. Each view is the image under a random homography, blurred,
+relit and noisy; the position, scale and angle of the keypoints have small errors, as those of a
+detector. Patches are cropped as those of photographs.
 """
 
 from __future__ import annotations
@@ -26,24 +26,26 @@ _VIEWS = 5
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """How far the views of a point differ: standard deviations unless said."""
+    """How much the views of a point differ.
+
+    Standard deviations of the keypoint's position (`shift`, in sigmas), angle and log scale, and of
+    the affine part of the homography (`tilt`); the largest standard deviation of the `noise`, in
+    grey levels; the lowest `contrast`.
+    """
 
     shift: float = 0.7
-    """of the keypoint, in sigmas"""
     turn_rad: float = 0.14
     scale: float = 0.14
     tilt: float = 0.30
-    """of the affine part of the homography"""
     noise: float = 7.0
     contrast: float = 0.45
-    """the lowest gain"""
 
 
 def ensure_synthetic(name: str, cache: Path) -> Path:
-    """Return the store that `synthetic:SEED:CLASSES` names, made in `cache` if it is not there.
+    """Return the path of the store `synthetic:SEED:CLASSES`, generating it in `cache` if needed.
 
     Raises:
-        DataError: the name is not of that form.
+        DataError: the name does not have that form.
     """
     _, _, rest = name.partition(":")
     seed, _, classes = rest.partition(":")
@@ -54,22 +56,22 @@ def ensure_synthetic(name: str, cache: Path) -> Path:
         try:
             write_synthetic(path, seed=int(seed), classes=int(classes))
         except DataError:
-            # Another process, such as another rank, may have finished it first.
+            # Another process (another rank of a distributed run) may have finished it first.
             if not path.exists():
                 raise
     return path
 
 
 def write_synthetic(path: Path, *, seed: int, classes: int, spec: PatchSpec | None = None) -> None:
-    """Write a store of `classes` points, 100 to a scene, five views each."""
+    """Write a store of `classes` points: 100 points per scene, five views of each."""
     spec = spec or PatchSpec()
-    hardness = Difficulty()
+    difficulty = Difficulty()
     made_by = f"synthetic:{seed}:{classes}"
     with StoreWriter(path, spec, made_by=made_by, notes="generated textures") as writer:
         for scene in range(-(-classes // _POINTS)):
             rng = np.random.default_rng([seed, scene])
             count = min(_POINTS, classes - scene * _POINTS)
-            patches, points = _scene(rng, count, spec, hardness)
+            patches, points = _scene(rng, count, spec, difficulty)
             name = f"texture-{scene}"
             writer.add_classes(
                 patches,
@@ -81,7 +83,7 @@ def write_synthetic(path: Path, *, seed: int, classes: int, spec: PatchSpec | No
 
 
 def texture(rng: np.random.Generator, side: int = _SIDE) -> UInt8:
-    """Draw a picture: noise of several octaves under a few hundred shapes."""
+    """Draw an image: noise of several octaves, covered by a few hundred shapes."""
     picture = np.zeros((side, side), np.float32)
     for octave in range(2, 8):
         cells = max(2, side // 2**octave)
@@ -113,7 +115,7 @@ def _draw_shape(picture: np.ndarray, rng: np.random.Generator) -> None:
 
 
 def _scene(
-    rng: np.random.Generator, count: int, spec: PatchSpec, hardness: Difficulty
+    rng: np.random.Generator, count: int, spec: PatchSpec, difficulty: Difficulty
 ) -> tuple[UInt8, Float64]:
     picture = texture(rng)
     xy = rng.uniform(0.15 * _SIDE, 0.85 * _SIDE, (count, 2))
@@ -122,12 +124,12 @@ def _scene(
     patches = np.empty((count, _VIEWS, spec.size, spec.size), np.uint8)
     points = np.empty((count, _VIEWS, 4))
     for view in range(_VIEWS):
-        warp = _homography(rng, hardness)
-        seen = _photograph(picture, warp, rng, hardness)
+        warp = _homography(rng, difficulty)
+        seen = _photograph(picture, warp, rng, difficulty)
         rows = _keypoints_in_view(np.column_stack([xy, sigma, angle]), warp)
-        rows[:, :2] += rng.normal(0, hardness.shift, (count, 2)) * rows[:, 2:3]
-        rows[:, 2] *= np.exp(rng.normal(0, hardness.scale, count))
-        rows[:, 3] += rng.normal(0, hardness.turn_rad, count)
+        rows[:, :2] += rng.normal(0, difficulty.shift, (count, 2)) * rows[:, 2:3]
+        rows[:, 2] *= np.exp(rng.normal(0, difficulty.scale, count))
+        rows[:, 3] += rng.normal(0, difficulty.turn_rad, count)
         keypoints = Keypoints(
             xy=rows[:, :2].astype(np.float32),
             sigma=rows[:, 2].astype(np.float32),
@@ -139,13 +141,13 @@ def _scene(
     return patches.reshape(-1, spec.size, spec.size), points.reshape(-1, 4)
 
 
-def _homography(rng: np.random.Generator, hardness: Difficulty) -> Float64:
-    """Draw a view of the picture's plane: about its centre, tilted, turned, a little nearer."""
-    turn = rng.uniform(-np.pi, np.pi)
-    turned = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-    tilted = np.eye(2) + rng.normal(0, hardness.tilt / 2, (2, 2))
+def _homography(rng: np.random.Generator, difficulty: Difficulty) -> Float64:
+    """Draw a homography about the image centre: rotation, tilt and a slight enlargement."""
+    angle = rng.uniform(-np.pi, np.pi)
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    tilted = np.eye(2) + rng.normal(0, difficulty.tilt / 2, (2, 2))
     warp = np.eye(3)
-    warp[:2, :2] = turned @ tilted * np.exp(rng.normal(0.1, 0.15))
+    warp[:2, :2] = rotation @ tilted * np.exp(rng.normal(0.1, 0.15))
     warp[2, :2] = rng.normal(0, 2e-4, 2)
     centre = np.array([[1, 0, _SIDE / 2], [0, 1, _SIDE / 2], [0, 0, 1]])
     result: Float64 = centre @ warp @ np.linalg.inv(centre)
@@ -153,7 +155,7 @@ def _homography(rng: np.random.Generator, hardness: Difficulty) -> Float64:
 
 
 def _photograph(
-    picture: UInt8, warp: Float64, rng: np.random.Generator, hardness: Difficulty
+    picture: UInt8, warp: Float64, rng: np.random.Generator, difficulty: Difficulty
 ) -> UInt8:
     seen = cv2.warpPerspective(
         picture, warp, (_SIDE, _SIDE), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT
@@ -161,21 +163,21 @@ def _photograph(
     blur = rng.uniform(0.0, 1.6)
     if blur > 0.4:
         seen = np.asarray(cv2.GaussianBlur(seen, (0, 0), blur), np.float32)
-    gain = rng.uniform(hardness.contrast, 1.2)
+    gain = rng.uniform(difficulty.contrast, 1.2)
     seen = 255 * (seen / 255) ** np.exp(rng.normal(0, 0.25)) * gain + rng.uniform(-25, 25)
-    seen = seen + rng.normal(0, rng.uniform(0, hardness.noise), seen.shape)
+    seen = seen + rng.normal(0, rng.uniform(0, difficulty.noise), seen.shape)
     return np.asarray(np.clip(seen, 0, 255), np.uint8)
 
 
 def _keypoints_in_view(rows: Float64, warp: Float64) -> Float64:
-    """Map x, y, sigma, angle by the homography's derivative at each point."""
+    """Map rows of x, y, sigma, angle by the derivative of the homography at each point."""
     xy = rows[:, :2]
     result = rows.copy()
     result[:, :2] = _project(xy, warp)
     ahead = np.column_stack([np.cos(rows[:, 3]), np.sin(rows[:, 3])])
-    aside = np.column_stack([-ahead[:, 1], ahead[:, 0]])
+    sideways = np.column_stack([-ahead[:, 1], ahead[:, 0]])
     along = _project(xy + 0.1 * ahead, warp) - result[:, :2]
-    across = _project(xy + 0.1 * aside, warp) - result[:, :2]
+    across = _project(xy + 0.1 * sideways, warp) - result[:, :2]
     area = np.abs(along[:, 0] * across[:, 1] - along[:, 1] * across[:, 0]) / 0.01
     result[:, 2] *= np.sqrt(area)
     result[:, 3] = np.arctan2(along[:, 1], along[:, 0])

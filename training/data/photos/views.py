@@ -1,7 +1,7 @@
-"""Synthetic views: a photograph seen from elsewhere, in another light, repeatable from a seed.
+"""Synthetic views: a photograph from another viewpoint and under other light, from a seed.
 
-View `v` of the photograph `name` depends on (seed, name, v) and the level alone, so any view can
-be drawn again later, to cut its patches with another magnification.
+View `v` of the photograph `name` depends only on (seed, name, v) and the level, so it can be
+rendered again later to crop its patches with another magnification.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ VIEW_MARK = "#"
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How far a view may be from the photograph.
+    """How much a view may differ from the photograph.
 
-    `tilt_deg` of the camera out of the picture's normal, `turn_deg` in its plane, `zoom` in
-    octaves either way, `light` from 0 to 1 (see `relight`).
+    `tilt_deg` is the largest angle of the camera to the normal of the photograph, `turn_deg` the
+    largest rotation in its plane, `zoom` the largest change of scale in octaves, and `light` the
+    strength of photometric change from 0 to 1 (see `relight`).
     """
 
     tilt_deg: float
@@ -53,44 +54,44 @@ class View:
 
 
 def view_name(photo: str, index: int) -> str:
-    """The image name of view `index` (from 1) of `photo`; 0 is the photograph itself."""
+    """Return the image name of view `index` (from 1) of `photo`; 0 is the photograph itself."""
     return f"{photo}{VIEW_MARK}{index}" if index else photo
 
 
 def split_view_name(name: str) -> tuple[str, int]:
-    """The photograph and view index that `view_name` was made of."""
+    """Return the photograph and the view index of a name made by `view_name`."""
     photo, mark, index = name.rpartition(VIEW_MARK)
     return (photo, int(index)) if mark and index.isdigit() else (name, 0)
 
 
 def check_levels(names: tuple[str, ...]) -> None:
-    """Refuse levels that do not exist.
+    """Check that all levels exist.
 
     Raises:
-        DataError: one is unknown, or none is given.
+        DataError: a level is unknown, or none is given.
     """
     unknown = [name for name in names if name not in LEVELS]
     if unknown or not names:
-        raise DataError(f"levels are of {', '.join(LEVELS)}; got {', '.join(names) or 'none'}")
+        raise DataError(f"levels must be {', '.join(LEVELS)}; got {', '.join(names) or 'none'}")
 
 
 def render(grey: UInt8, photo: str, index: int, *, seed: int, level: str) -> View:
-    """Draw view `index` (from 1) of the photograph `grey` named `photo`."""
+    """Render view `index` (from 1) of the photograph `grey` named `photo`."""
     rng = np.random.default_rng([seed, zlib.crc32(photo.encode()), index])
     homography = _homography(grey.shape, LEVELS[level], rng)
     warped = warp(grey, homography)
     options = LEVELS[level]
-    shown = relight(warped, rng, strength=options.light, is_night=options.is_night)
-    return View(shown, homography)
+    lit = relight(warped, rng, strength=options.light, is_night=options.is_night)
+    return View(lit, homography)
 
 
 def warp(grey: UInt8, homography: Float64) -> UInt8:
-    """Apply `homography` on a canvas of the same size, blurring first where it shrinks."""
+    """Apply `homography` on a canvas of the same size, blurring first if it reduces the image."""
     rows, columns = grey.shape
     zoom = _zoom_at(homography, np.array([(columns - 1) / 2, (rows - 1) / 2]))
     source = np.asarray(grey)
     if zoom < 0.9:
-        # What a pixel of the smaller view averages, less the blur the photograph has already.
+        # The blur of the larger pixels of the view, minus the blur that the photograph has.
         source = np.asarray(cv2.GaussianBlur(source, (0, 0), 0.5 * np.sqrt(1 / zoom**2 - 1)))
     warped = cv2.warpPerspective(
         source, homography, (columns, rows), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT
@@ -99,7 +100,7 @@ def warp(grey: UInt8, homography: Float64) -> UInt8:
 
 
 def _homography(shape: tuple[int, ...], level: Level, rng: Generator) -> Float64:
-    """The picture plane, seen by a pinhole camera that was tilted, turned and moved."""
+    """Return the homography of a pinhole camera that was tilted, rotated and moved."""
     rows, columns = shape
     focal = 1.2 * max(rows, columns)
     tilt = np.radians(level.tilt_deg) * np.sqrt(rng.random())
@@ -118,6 +119,6 @@ def _homography(shape: tuple[int, ...], level: Level, rng: Generator) -> Float64
 
 
 def _zoom_at(homography: Float64, xy: Float64) -> float:
-    """Linear magnification of `homography` at one point."""
+    """Return the linear magnification of `homography` at one point."""
     weight = float(homography[2, :2] @ xy + homography[2, 2])
     return float(np.sqrt(abs(np.linalg.det(homography)) / abs(weight) ** 3))

@@ -1,12 +1,12 @@
-"""HPatches (Balntas et al. 2017): the release of patches, its splits and task lists.
+"""Read HPatches (Balntas et al. 2017): the released patches, the splits and the task lists.
 
     hpatches-release/SEQUENCE/{ref,e1..e5,h1..h5,t1..t5}.png    strips 65 px wide, 65 n high
     tasks/splits/splits.json                                    a, b, c, illum, view, full
     tasks/verif_{pos,neg_intra,neg_inter}_split-X.csv           s1,t1,idx1,s2,t2,idx2
     tasks/retr_{queries,distractors}_split-X.csv                s,idx
 
-`tasks/` is that of the benchmark's repository, beside the release or in it. The verification
-lists are large and often left out: they are drawn again from their seed when absent.
+`tasks/` comes from the repository of the benchmark and is expected in the release or beside it.
+The verification lists are large and often missing: they are then drawn again from their seed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from PIL import Image as Pillow
 from matchserve.types import PatchSpec, UInt8
 from training.data.parallel import progress
 from training.data.store.notes import to_notes
-from training.data.store.resumable import Resumable, StoreRows
+from training.data.store.resumable import ResumableImport, StoreRows
 from training.errors import DataError
 
 SIDE = 65
@@ -40,10 +40,12 @@ WHERE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerificationLists:
-    """Rows (N,) of sequence numbers, image numbers 0 to 4 and patch indices on either side.
+    """The pairs of the verification task, as arrays (N,) shared by its three kinds of pairs.
 
-    `sequence0` etc. index the test list of the split; shared by the three kinds of pairs:
-    positives (same index), intra (same sequence, other index), inter (any sequence).
+    The left patch is (`sequence`, `image0`, `index`). The right patch is in `image1`: of the same
+    index (positives), of `index_intra` (negatives of the same sequence), or of `sequence_inter` and
+    `index_inter` (negatives of any sequence). Sequences index the test list of the split; images
+    are numbered 0 to 4.
     """
 
     sequence: NDArray[np.int64]
@@ -57,7 +59,7 @@ class VerificationLists:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HPatches:
-    """The release, opened: patch count by sequence."""
+    """The release: its folders, and the number of patches of each sequence."""
 
     path: Path
     tasks: Path
@@ -65,10 +67,10 @@ class HPatches:
 
     @classmethod
     def open(cls, path: Path) -> HPatches:
-        """List the sequences and measure their strips.
+        """List the sequences and count their patches.
 
         Raises:
-            DataError: no sequence, or no splits.
+            DataError: there is no sequence, or the splits are missing.
         """
         folders = (
             sorted(p for p in path.iterdir() if (p / "ref.png").is_file()) if path.is_dir() else []
@@ -81,10 +83,12 @@ class HPatches:
         raise DataError(f"{path / 'tasks/splits/splits.json'}: missing. {WHERE}")
 
     def strip(self, sequence: str, name: str, size: int | None = None) -> UInt8:
-        """The patches of one strip, (n, 65, 65), or bilinearly resized to `size` as in the papers.
+        """Return the patches of one strip, (n, 65, 65), or resized to `size` as in the papers.
+
+        The papers resize bilinearly, without antialiasing.
 
         Raises:
-            DataError: it is missing, damaged or of another length than its siblings.
+            DataError: the strip is missing, damaged or not as long as the others of its sequence.
         """
         file = self.path / sequence / f"{name}.png"
         pixels = _read_strip(file)
@@ -102,10 +106,10 @@ class HPatches:
         return np.asarray(small, np.uint8)
 
     def test_sequences(self, split: str) -> list[str]:
-        """The test sequences of a split, in the order the task lists were drawn in.
+        """Return the test sequences of a split, in the order used to draw the task lists.
 
         Raises:
-            DataError: no such split, or a sequence of it is not there.
+            DataError: the split does not exist, or one of its sequences is missing.
         """
         file = self.tasks / "splits" / "splits.json"
         try:
@@ -119,7 +123,7 @@ class HPatches:
         return names
 
     def verification(self, split: str, rows: int = VERIFICATION_ROWS) -> VerificationLists:
-        """The verification lists: read if all three are there, else drawn from the seed."""
+        """Return the verification lists: read if all three exist, else drawn from the seed."""
         names = self.test_sequences(split)
         files = [
             self.tasks / f"verif_{kind}_split-{split}.csv"
@@ -130,7 +134,7 @@ class HPatches:
         return draw_verification(names, [self.lengths[name] for name in names], rows)
 
     def retrieval(self, split: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-        """Queries and distractors as (sequence, index), in file order.
+        """Return queries and distractors as (sequence, index), in the order of the files.
 
         Raises:
             DataError: a list is missing or damaged.
@@ -143,10 +147,10 @@ class HPatches:
 
 
 def draw_verification(names: list[str], lengths: list[int], rows: int) -> VerificationLists:
-    """Draw the lists as the benchmark's authors did: NumPy's old generator, seed 42.
+    """Draw the lists as the authors of the benchmark did: NumPy's legacy generator, seed 42.
 
-    The order of the draws is theirs and is what makes the lists equal: sequences, two indices
-    for every row, two images for every row, then the sequences and indices of the inter pairs.
+    The lists are equal only if the draws are in their order: sequences, two indices for every row,
+    two images for every row, then the sequences and indices of the inter pairs.
     """
     rng = np.random.RandomState(42)
     length = np.array(lengths)
@@ -161,10 +165,10 @@ def draw_verification(names: list[str], lengths: list[int], rows: int) -> Verifi
 
 
 def read_csv(path: Path, header: tuple[str, ...]) -> list[list[str]]:
-    """Rows of a csv with this header.
+    """Read the rows of a CSV file with this header.
 
     Raises:
-        DataError: missing, another header, or a row of another length; names the line.
+        DataError: the file is missing, or its header or a row is not as expected.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -180,21 +184,21 @@ def read_csv(path: Path, header: tuple[str, ...]) -> list[list[str]]:
 
 
 def import_hpatches(path: Path, output: Path, *, size: int = 32, made_by: str = "") -> Path:
-    """Write the release as a patch store, 16 patches a class; goes on where it was broken off.
+    """Write the release as a patch store of 16 patches per class; an interrupted import resumes.
 
     Raises:
-        DataError: a file is missing or damaged; names it.
+        DataError: a file is missing or damaged, or `output` exists.
     """
     release = HPatches.open(path)
     names = sorted(release.lengths)
     total = sum(release.lengths.values())
     source = f"hpatches-{len(names)}-{total}"
-    buffer = Resumable(output, (total * len(STRIPS), size, size), source)
+    buffer = ResumableImport(output, (total * len(STRIPS), size, size), source)
     starts = np.cumsum([0, *(release.lengths[name] for name in names)])
     steps = range(buffer.done, len(names))
     for number in progress(steps, total=len(steps), label="sequences"):
         strips = [release.strip(names[number], strip, size) for strip in STRIPS]
-        # Rows of one point together, whatever strip they come from.
+        # Group the patches of one point, which come from different strips.
         rows = np.stack(strips, axis=1).reshape(-1, size, size)
         buffer.write(int(starts[number]) * len(STRIPS), rows, step=number + 1)
     scenes = [name for name in names for _ in range(release.lengths[name])]
@@ -222,7 +226,7 @@ def _read_verification(files: list[Path], names: list[str]) -> VerificationLists
                 for r in rows
             ]
         except (KeyError, ValueError) as error:
-            raise DataError(f"{file}: a sequence or number that is not there: {error}") from error
+            raise DataError(f"{file}: unknown sequence or invalid number: {error}") from error
         columns.append(np.array(numeric, np.int64).reshape(-1, 6))
     same, intra, inter = columns
     return VerificationLists(
@@ -231,7 +235,7 @@ def _read_verification(files: list[Path], names: list[str]) -> VerificationLists
 
 
 def _strip_length(file: Path) -> int:
-    """Number of patches by the header alone."""
+    """Return the number of patches, from the PNG header alone."""
     try:
         with Pillow.open(file, formats=("PNG",)) as picture:
             width, height = picture.size

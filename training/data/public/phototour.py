@@ -1,11 +1,11 @@
-"""UBC PhotoTour (Brown, Hua and Winder): liberty, notredame, yosemite, as unpacked from its zip.
+"""Read UBC PhotoTour (Brown, Hua and Winder): liberty, notredame, yosemite, as unzipped.
 
     patches0000.bmp …           1024 x 1024 grey sheets of 16 x 16 patches of 64 x 64 pixels
-    info.txt                    a row a patch: 3D point, unused
-    interest.txt                a row a patch: reference image, x, y, orientation, log2 scale
-    m50_100000_100000_0.txt     a row a pair: patch, point, unused, patch, point, unused
+    info.txt                    per patch: 3D point, unused
+    interest.txt                per patch: reference image, x, y, orientation, log2 scale
+    m50_100000_100000_0.txt     per pair: patch, point, unused, patch, point, unused
 
-The last sheet is padded; `info.txt` says how many patches there are.
+The last sheet is padded; the number of patches is that of the lines of `info.txt`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from training.data.parallel import progress
 from training.data.resampling import resample
 from training.data.store.notes import to_notes
 from training.data.store.pairs import PatchPairs
-from training.data.store.resumable import Resumable, StoreRows
+from training.data.store.resumable import ResumableImport, StoreRows
 from training.errors import DataError
 
 PAIR_FILE = "m50_100000_100000_0.txt"
@@ -37,7 +37,7 @@ WHERE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhotoTour:
-    """One set, opened: `points` (P,) is the 3D point of each patch."""
+    """One PhotoTour set; `points` (P,) is the 3D point that each patch shows."""
 
     path: Path
     sheets: tuple[Path, ...]
@@ -48,7 +48,7 @@ class PhotoTour:
         """Read `info.txt` and list the sheets.
 
         Raises:
-            DataError: a file is missing, or there are fewer sheets than patches need.
+            DataError: a file is missing, or there are too few sheets for the patches.
         """
         if not (path / "info.txt").is_file():
             raise DataError(f"{path / 'info.txt'}: missing. {WHERE}")
@@ -66,20 +66,20 @@ class PhotoTour:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
+        """The name of the folder."""
         return self.path.resolve().name
 
     @property
     def digest(self) -> str:
-        """What a prediction depends on: the set's name, size and the size of each sheet."""
+        """An identifier of the data: the set's name, number of patches and bytes of its sheets."""
         sizes = [sheet.stat().st_size for sheet in self.sheets]
         return f"{self.name}-{len(self)}-{sum(sizes)}"
 
     def sheet(self, number: int) -> UInt8:
-        """The patches of one sheet, (256, 64, 64); fewer of the last.
+        """Return the patches of one sheet, (256, 64, 64); fewer of the last one.
 
         Raises:
-            DataError: it is damaged or has another size; names the file and where it ends.
+            DataError: the sheet is damaged or has the wrong size.
         """
         path = self.sheets[number]
         try:
@@ -107,7 +107,7 @@ class PhotoTour:
         """Read a list of pairs; a pair matches if both patches show the same 3D point.
 
         Raises:
-            DataError: the list is missing, damaged, or names patches that do not exist.
+            DataError: the list is missing, damaged or refers to patches that do not exist.
         """
         path = self.path / name
         if not path.is_file():
@@ -120,10 +120,10 @@ class PhotoTour:
 
 
 def read_numbers(path: Path, columns: int) -> NDArray[Any]:
-    """Rows of numbers from a text file.
+    """Read a text file with `columns` numbers per line.
 
     Raises:
-        DataError: it cannot be read or a row has another length; names the line.
+        DataError: the file cannot be read, or a line is not `columns` numbers.
     """
     rows = []
     try:
@@ -141,23 +141,23 @@ def read_numbers(path: Path, columns: int) -> NDArray[Any]:
 
 
 def import_phototour(path: Path, output: Path, *, size: int = 32, made_by: str = "") -> Path:
-    """Write one PhotoTour set as a patch store; a broken import goes on where it stopped.
+    """Write one PhotoTour set as a patch store; an interrupted import is resumed.
 
     Raises:
-        DataError: a file is missing or damaged; names it.
+        DataError: a file is missing or damaged, or `output` exists.
     """
     tour = PhotoTour.open(path)
     interest = read_numbers(path / "interest.txt", 5)
     if len(interest) != len(tour):
         raise DataError(f"{path / 'interest.txt'}: {len(interest)} rows for {len(tour)} patches")
     order = np.argsort(tour.points, kind="stable")
-    buffer = Resumable(output, (len(tour), size, size), tour.digest)
+    buffer = ResumableImport(output, (len(tour), size, size), tour.digest)
     steps = range(buffer.done, len(tour.sheets))
     for number in progress(steps, total=len(steps), label=tour.name):
         start = number * PER_SHEET
         buffer.write(start, resample(tour.sheet(number), size), step=number + 1)
     _, sizes = np.unique(tour.points, return_counts=True)
-    # x, y, scale and angle are those of the reference image; the patch was cut by its authors.
+    # x, y, scale and angle refer to the reference image; the authors cropped the patches.
     keypoints = np.column_stack([interest[:, 1:3], 2.0 ** interest[:, 4], interest[:, 3]])
     images = [f"{tour.name}/{int(image)}" for image in interest[order, 0]]
     buffer.finish(

@@ -1,8 +1,8 @@
-"""Every sighting of every 3D point of a reconstruction, as flat arrays.
+"""Observations of the 3D points of a reconstruction, as flat arrays.
 
-A sighting carries what a class is judged by: how far the keypoint is from the projected point,
-how large the keypoint is in the world (sigma x depth / focal length), from where it was seen, and
-which way its angle points in space.
+An observation is a keypoint that shows a 3D point. It holds what a class is judged by: the
+reprojection error, the size of the keypoint in the world (sigma x depth / focal length), the
+viewing direction, and the direction of the keypoint's angle in space.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """N sightings: point, image (index in `names`), keypoint row, and its geometry.
+    """N observations: point number, camera number, keypoint row, and their geometry.
 
-    `error` in pixels; `size` of sigma in world units; `toward` the unit vector from the point to
-    the camera (N, 3); `heading` the keypoint's direction in the world (N, 3).
+    `error` is the reprojection error in pixels; `size` is sigma in world units; `toward` (N, 3)
+    is the unit vector from the point to the camera; `heading` (N, 3) is the direction of the
+    keypoint's angle in the world.
     """
 
     point: Int64
@@ -42,9 +43,14 @@ class Observations:
     def __getitem__(self, rows: NDArray[Any]) -> Observations:
         return Observations(*(getattr(self, f.name)[rows] for f in fields(self)))
 
-    def regrouped(self, point: Int64) -> Observations:
-        """The same sightings with other point numbers."""
+    def with_points(self, point: Int64) -> Observations:
+        """Return the same observations with other point numbers."""
         return replace(self, point=point)
+
+    def joined(self, other: Observations) -> Observations:
+        """Return these observations followed by those of `other`."""
+        names = [f.name for f in fields(self)]
+        return Observations(*(np.concatenate([getattr(self, n), getattr(other, n)]) for n in names))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,16 +64,19 @@ class Camera:
 
     @property
     def centre(self) -> Float64:
-        """Where the camera is in the world."""
+        """The projection centre in world coordinates."""
         return np.asarray(-self.rotation.T @ self.translation)
 
     @property
     def focal(self) -> float:
-        """Mean focal length in pixels."""
+        """The mean focal length in pixels."""
         return float(self.intrinsics.mean_focal_length())
 
     def project(self, xyz: Float64) -> tuple[Float64, Float64]:
-        """Pixel (N, 2), centre of the first pixel at 0, and depth (N,) of world points."""
+        """Project world points (N, 3) to pixels (N, 2) and depths (N,).
+
+        The centre of the first pixel is at (0, 0).
+        """
         local = xyz @ self.rotation.T + self.translation
         pixels = (
             np.asarray(self.intrinsics.img_from_cam(local, check_cheirality=False)) - PIXEL_SHIFT
@@ -76,60 +85,68 @@ class Camera:
 
 
 def read_cameras(model: Any) -> list[Camera]:
-    """The registered images of a pycolmap reconstruction, by name."""
-    found = []
+    """Return the registered images of a pycolmap reconstruction, sorted by name."""
+    cameras = []
     for image_id in model.reg_image_ids():
         image = model.image(image_id)
         pose = np.asarray(image.cam_from_world().matrix())
-        camera = model.camera(image.camera_id)
-        found.append(Camera(image.name, pose[:, :3], pose[:, 3], camera))
-    return sorted(found, key=lambda camera: camera.name)
+        intrinsics = model.camera(image.camera_id)
+        cameras.append(Camera(image.name, pose[:, :3], pose[:, 3], intrinsics))
+    return sorted(cameras, key=lambda camera: camera.name)
 
 
 def read_points(model: Any, cameras: list[Camera]) -> tuple[Float64, Int64]:
-    """Points (P, 3), and sightings (N, 3) as point, index of the camera and keypoint row."""
+    """Return the 3D points (P, 3), and their track elements (N, 3).
+
+    A track element is a point number, a camera number and a keypoint row.
+    """
     index = {camera.name: number for number, camera in enumerate(cameras)}
     numbers = {i: index[model.image(i).name] for i in model.reg_image_ids()}
     points = list(model.points3D.values())
     xyz = np.array([point.xyz for point in points], np.float64).reshape(-1, 3)
-    seen = [
+    elements = [
         (number, numbers[element.image_id], element.point2D_idx)
         for number, point in enumerate(points)
         for element in point.track.elements
     ]
-    return xyz, np.array(seen, np.int64).reshape(-1, 3)
+    return xyz, np.array(elements, np.int64).reshape(-1, 3)
 
 
 def measure(
-    xyz: Float64, seen: Int64, cameras: list[Camera], keypoints: Mapping[str, Keypoints]
+    xyz: Float64, elements: Int64, cameras: list[Camera], keypoints: Mapping[str, Keypoints]
 ) -> Observations:
-    """Fill in the geometry of sightings (point, camera, row), in the order given."""
-    count = len(seen)
+    """Compute the geometry of track elements (point, camera, keypoint row), in their order."""
+    count = len(elements)
     error, size = np.full(count, np.inf), np.ones(count)
     toward, heading = np.zeros((count, 3)), np.zeros((count, 3))
     for number, camera in enumerate(cameras):
-        here = np.flatnonzero(seen[:, 1] == number)
+        here = np.flatnonzero(elements[:, 1] == number)
         if not len(here):
             continue
-        place = xyz[seen[here, 0]]
-        pixels, depth = camera.project(place)
-        found = keypoints[camera.name][seen[here, 2]]
-        error[here] = np.where(depth > 0, np.linalg.norm(pixels - found.xy, axis=1), np.inf)
-        size[here] = found.sigma * np.maximum(depth, 1e-9) / camera.focal
-        toward[here] = unit(camera.centre - place)
-        flat = np.stack([np.cos(found.angle), np.sin(found.angle), np.zeros(len(here))], axis=1)
-        heading[here] = flat @ camera.rotation
-    return Observations(seen[:, 0], seen[:, 1], seen[:, 2], error, size, toward, heading)
+        position = xyz[elements[here, 0]]
+        pixels, depth = camera.project(position)
+        observed = keypoints[camera.name][elements[here, 2]]
+        error[here] = np.where(depth > 0, np.linalg.norm(pixels - observed.xy, axis=1), np.inf)
+        size[here] = observed.sigma * np.maximum(depth, 1e-9) / camera.focal
+        toward[here] = unit(camera.centre - position)
+        cosine, sine = np.cos(observed.angle), np.sin(observed.angle)
+        heading[here] = np.stack([cosine, sine, np.zeros(len(here))], axis=1) @ camera.rotation
+    return Observations(
+        elements[:, 0], elements[:, 1], elements[:, 2], error, size, toward, heading
+    )
 
 
 def plane_angles(observed: Observations, count: int) -> Float64:
-    """Angle of each heading in the plane across the mean line of sight of its point."""
+    """Return the angle of each heading in the plane normal to its point's mean view direction.
+
+    `count` is the number of points.
+    """
     mean = np.zeros((count, 3))
     np.add.at(mean, observed.point, observed.toward)
     normal = unit(mean)
-    # Any vector not along the normal starts a basis of the plane.
-    helper = np.where(np.abs(normal[:, :1]) < 0.7, [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]])
-    first = unit(np.cross(normal, helper))
+    # Any vector that is not parallel to the normal starts a basis of the plane.
+    start = np.where(np.abs(normal[:, :1]) < 0.7, [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]])
+    first = unit(np.cross(normal, start))
     second = np.cross(normal, first)
     across = np.einsum("nk,nk->n", observed.heading, first[observed.point])
     along = np.einsum("nk,nk->n", observed.heading, second[observed.point])
@@ -137,7 +154,7 @@ def plane_angles(observed: Observations, count: int) -> Float64:
 
 
 def same_group_pairs(group: Int64) -> tuple[Int64, Int64]:
-    """All ordered pairs (i, j), i = j included, of rows that have the same `group`."""
+    """Return all ordered pairs (i, j) of rows of the same group, including i = j."""
     order = np.argsort(group, kind="stable")
     _, start, count = np.unique(group[order], return_index=True, return_counts=True)
     repeats = np.repeat(count, count)
@@ -147,16 +164,16 @@ def same_group_pairs(group: Int64) -> tuple[Int64, Int64]:
     return order[left].astype(np.int64), order[first + step].astype(np.int64)
 
 
-def best_of_each(group: Int64, value: Float64) -> Bool:
-    """Mark, in every group, the one row of lowest value."""
+def lowest_of_each(group: Int64, value: Float64) -> Bool:
+    """Mark the one row of lowest value in every group."""
     order = np.lexsort((np.arange(len(group)), value, group))
-    leads = np.ones(len(group), np.bool_)
-    leads[1:] = group[order][1:] != group[order][:-1]
+    is_first = np.ones(len(group), np.bool_)
+    is_first[1:] = group[order][1:] != group[order][:-1]
     marked = np.zeros(len(group), np.bool_)
-    marked[order[leads]] = True
+    marked[order[is_first]] = True
     return marked
 
 
 def unit(rows: Float64) -> Float64:
-    """Rows of length one."""
+    """Scale rows to length 1."""
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))

@@ -1,13 +1,13 @@
-"""Structure from motion with our keypoints and descriptors, by pycolmap; every step is kept.
+"""Structure from motion by pycolmap, with our keypoints and descriptors.
 
-A workspace directory holds, for one scene,
+A workspace directory holds the files of one scene:
 
-    features.npz    keypoints of every image (descriptors are not kept)
-    database.db     COLMAP's: cameras, keypoints, matches, two-view geometries
-    sparse/         the reconstruction, if one was found
-    done.json       written last, with the options; a workspace of other options is made anew
+    features.npz    keypoints of every image (descriptors are not stored)
+    database.db     COLMAP's database: cameras, keypoints, matches, two-view geometries
+    sparse/         the reconstruction, if there is one
+    done.json       written last, with the options; a workspace of other options is rebuilt
 
-COLMAP puts the centre of the first pixel at (0.5, 0.5): coordinates are shifted on the way in.
+COLMAP puts the centre of the first pixel at (0.5, 0.5): coordinates are shifted when written.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ from matchserve.vision.matching import MatchOptions, mutual_nn
 from training.data.images import read_image
 
 PIXEL_SHIFT = 0.5
-FOCAL_GUESS = 1.2  # times the longer side: about 46 degrees across, a usual lens
+FOCAL_GUESS = 1.2  # times the longer side: a field of view of 46 degrees, a common lens
 
-# Partners are chosen by the strongest keypoints alone, at a hundredth of the cost of all.
-_SCOUTS = 1024
-_MIN_SCOUT_MATCHES = 10
+# Covisible images are found with the strongest keypoints only, at a hundredth of the cost.
+_PRESELECTION_KEYPOINTS = 1024
+_MIN_PRESELECTION_MATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class SfmOptions:
-    """How a scene is reconstructed; `max_partners` limits the images each one is matched with."""
+    """How a scene is reconstructed.
+
+    Each image is matched with at most `max_partners` others, those with most preliminary matches.
+    """
 
     model: str = "rootsift"
     max_keypoints: int = 6144
@@ -54,10 +57,10 @@ class SfmOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """A scene as far as it could be reconstructed.
+    """The result of a reconstruction.
 
-    `keypoints` by image name, in the order that the reconstruction's 2D points have; `matches`
-    are the geometrically verified ones, by pair of names; `model` is None if nothing registered.
+    `keypoints` by image name are in the order of the 2D points of the reconstruction; `matches` by
+    pair of names are geometrically verified; `model` is None if no image registered.
     """
 
     keypoints: Mapping[str, Keypoints]
@@ -66,14 +69,14 @@ class Scene:
 
     @property
     def registered(self) -> list[str]:
-        """Names of the images that have a pose."""
+        """The names of the images that have a pose."""
         if self.model is None:
             return []
         return sorted(self.model.image(i).name for i in self.model.reg_image_ids())
 
 
 def reconstruct(images: Mapping[str, Path], workspace: Path, options: SfmOptions) -> Scene:
-    """Reconstruct one scene, or read what an earlier run left in `workspace`.
+    """Reconstruct one scene, or read the result of an earlier run from `workspace`.
 
     Raises:
         DataError: an image cannot be read.
@@ -112,15 +115,15 @@ def build_database(
     options: SfmOptions,
     cameras: Mapping[str, Any] | None = None,
 ) -> None:
-    """Match all promising pairs, and write them with their verified geometry.
+    """Match all covisible pairs and write the matches with their verified geometry.
 
-    `cameras` are pycolmap cameras with known intrinsics by image name; without, one camera of a
-    guessed focal length is shared by all images of one size.
+    `cameras` are pycolmap cameras with known intrinsics by image name. Without them, all images of
+    one size share a camera of guessed focal length.
     """
     with pycolmap.Database.open(path) as database:
         ids = _write_images(database, features, cameras)
-        tried = []
-        for one, other in promising_pairs(features, options):
+        matched = []
+        for one, other in covisible_pairs(features, options):
             pairs = mutual_nn(
                 features[one].descriptors,
                 features[other].descriptors,
@@ -128,28 +131,34 @@ def build_database(
             ).pairs
             if len(pairs) >= 8:
                 database.write_matches(ids[one], ids[other], pairs.astype(np.uint32))
-                tried.append(f"{one} {other}")
+                matched.append(f"{one} {other}")
     listing = path.with_suffix(".pairs.txt")
-    listing.write_text("\n".join(tried) + "\n", encoding="utf-8")
+    listing.write_text("\n".join(matched) + "\n", encoding="utf-8")
     verify = pycolmap.TwoViewGeometryOptions()
     verify.ransac.random_seed = options.seed
     pycolmap.verify_matches(path, listing, options=verify)
 
 
-def promising_pairs(features: Mapping[str, Features], options: SfmOptions) -> list[tuple[str, str]]:
-    """Pairs of images worth matching in full: all of a small scene, else the best partners."""
+def covisible_pairs(features: Mapping[str, Features], options: SfmOptions) -> list[tuple[str, str]]:
+    """Return the pairs of images to match: all of a small scene, else those most likely covisible.
+
+    For each image, the `max_partners` images with most preliminary matches are taken.
+    """
     names = list(features)
-    everything = list(itertools.combinations(names, 2))
+    all_pairs = list(itertools.combinations(names, 2))
     if len(names) <= options.max_partners + 1:
-        return everything
+        return all_pairs
     rule = MatchOptions(ratio=0.85)
-    scouts = {name: f.descriptors[:_SCOUTS] for name, f in features.items()}
-    votes = {pair: len(mutual_nn(scouts[pair[0]], scouts[pair[1]], rule)) for pair in everything}
+    strongest = {name: f.descriptors[:_PRESELECTION_KEYPOINTS] for name, f in features.items()}
+    votes = {
+        (one, other): len(mutual_nn(strongest[one], strongest[other], rule))
+        for one, other in all_pairs
+    }
     chosen = set()
     for name in names:
-        own = sorted((p for p in everything if name in p), key=lambda p: -votes[p])
-        chosen |= {p for p in own[: options.max_partners] if votes[p] >= _MIN_SCOUT_MATCHES}
-    return [pair for pair in everything if pair in chosen]
+        own = sorted((p for p in all_pairs if name in p), key=lambda p: -votes[p])
+        chosen |= {p for p in own[: options.max_partners] if votes[p] >= _MIN_PRESELECTION_MATCHES}
+    return [pair for pair in all_pairs if pair in chosen]
 
 
 def run_mapper(
@@ -159,9 +168,10 @@ def run_mapper(
     refine_intrinsics: bool = True,
     has_two_view_points: bool = True,
 ) -> Any | None:
-    """Reconstruct from `workspace/database.db`; keep the largest model, or nothing.
+    """Reconstruct from `workspace/database.db`; write and return the largest model, if any.
 
-    COLMAP by default makes no points that only two images see: `has_two_view_points=False`.
+    `has_two_view_points=False` is COLMAP's default: points observed by only two images are not
+    triangulated.
     """
     pipeline = pycolmap.IncrementalPipelineOptions()
     pipeline.min_model_size = 3
@@ -191,7 +201,7 @@ def run_mapper(
 
 
 def write_keypoints(path: Path, keypoints: Mapping[str, Keypoints]) -> None:
-    """Keep keypoints by image name."""
+    """Write keypoints by image name."""
     arrays = {
         name: np.column_stack([k.xy, k.sigma, k.angle, k.score]) for name, k in keypoints.items()
     }
@@ -199,7 +209,7 @@ def write_keypoints(path: Path, keypoints: Mapping[str, Keypoints]) -> None:
 
 
 def read_keypoints(path: Path) -> dict[str, Keypoints]:
-    """Read what `write_keypoints` kept."""
+    """Read a file of `write_keypoints`."""
     with np.load(path, allow_pickle=False) as kept:
         rows = {name: kept[name] for name in kept.files}
     return {name: Keypoints(r[:, :2], r[:, 2], r[:, 3], r[:, 4]) for name, r in rows.items()}
@@ -245,6 +255,6 @@ def _write_images(
 
 
 def guessed_camera(size: tuple[int, int]) -> Any:
-    """A pycolmap camera of unknown focal length, one radial term."""
+    """Return a pycolmap camera with a guessed focal length and one radial distortion term."""
     model = pycolmap.CameraModelId.SIMPLE_RADIAL
     return pycolmap.Camera.create_from_model_id(0, model, FOCAL_GUESS * max(size), *size)

@@ -1,4 +1,4 @@
-"""Stores from stores: some scenes of one, or all scenes of several."""
+"""Split a store by scenes, and merge several stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training.data.store.reader import PatchStore
 from training.data.store.writer import StoreWriter
 from training.errors import DataError
 
-# Classes copied at once: patches of 32 px then take some 50 MB.
+# Classes copied at a time: about 50 MB of patches of 32 px.
 _BLOCK = 8192
 
 
@@ -22,14 +22,14 @@ def split_store(
     """Write the named scenes to `validation` and all others to `train`; no scene is in both.
 
     Raises:
-        DataError: a scene is unknown, none is left, or an output is already there.
+        DataError: a scene is unknown, one side would have no scene, or an output exists.
     """
     store = PatchStore.open(source)
-    held = set(scenes)
-    rest = [name for name in used_scenes(store) if name not in held]
-    if not held or not rest:
-        raise DataError(f"{source}: a split needs scenes on both sides")
-    for path, names in ((validation, sorted(held)), (train, rest)):
+    held_out = set(scenes)
+    rest = [name for name in used_scenes(store) if name not in held_out]
+    if not held_out or not rest:
+        raise DataError(f"{source}: a split needs at least one scene on each side")
+    for path, names in ((validation, sorted(held_out)), (train, rest)):
         with StoreWriter(path, store.spec, made_by=made_by, notes=raw_notes(source)) as writer:
             copy_scenes(store, names, writer)
     return train, validation
@@ -39,7 +39,7 @@ def random_scenes(store: PatchStore, count: int, seed: int = 0) -> list[str]:
     """Draw `count` scenes to hold out.
 
     Raises:
-        DataError: there are not that many.
+        DataError: the store does not have more scenes than that.
     """
     names = used_scenes(store)
     if not 0 < count < len(names):
@@ -52,7 +52,7 @@ def merge_stores(sources: Sequence[Path], output: Path, *, made_by: str) -> Path
     """Write all classes of `sources` to one store; scenes keep their names.
 
     Raises:
-        DataError: patches are cut differently, or two sources have a scene of one name.
+        DataError: the patches are cropped differently, or two sources have a scene of one name.
     """
     stores = [PatchStore.open(source) for source in sources]
     if not stores:
@@ -60,10 +60,13 @@ def merge_stores(sources: Sequence[Path], output: Path, *, made_by: str) -> Path
     seen: dict[str, Path] = {}
     for store in stores:
         if store.spec != stores[0].spec:
-            raise DataError(f"{store.path}: cut as {store.spec}, but {stores[0].spec} before")
+            raise DataError(
+                f"{store.path}: its patches are cropped as {store.spec}, "
+                f"those of {stores[0].path} as {stores[0].spec}"
+            )
         for name in used_scenes(store):
             if name in seen:
-                raise DataError(f"{store.path}: scene {name} is in {seen[name]} too")
+                raise DataError(f"{store.path}: scene {name} is also in {seen[name]}")
             seen[name] = store.path
     with StoreWriter(output, stores[0].spec, made_by=made_by) as writer:
         for store in stores:
@@ -72,7 +75,7 @@ def merge_stores(sources: Sequence[Path], output: Path, *, made_by: str) -> Path
 
 
 def used_scenes(store: PatchStore) -> list[str]:
-    """Names of the scenes that classes of this view belong to, in store order."""
+    """Return the names of the scenes that this view has classes of, in store order."""
     return [store.scenes[number] for number in np.unique(store.class_scenes[store.classes])]
 
 
@@ -83,7 +86,7 @@ def copy_scenes(store: PatchStore, names: Iterable[str], writer: StoreWriter) ->
         for start in range(0, len(view), _BLOCK):
             classes = view.classes[start : start + _BLOCK]
             sizes = store.offsets[classes + 1] - store.offsets[classes]
-            # Rows of the chosen classes, which need not be neighbours in the store.
+            # The classes of a scene need not be contiguous in the store.
             first = np.repeat(store.offsets[classes], sizes)
             step = np.arange(len(first)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
             rows = first + step

@@ -1,4 +1,4 @@
-"""What a store says of its making, as JSON in its `notes`, so that it can be made again."""
+"""The options that a store was made with, as JSON in its `notes`, so that it can be made again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from training.errors import DataError
 
 
 def to_notes(kind: str, recorded: dict[str, Any]) -> str:
-    """Write the options of a store of `kind` (`photos`, `scenes`) as one line."""
+    """Return the options of a store of `kind` (`photos`, `scenes`, ...) as one line of JSON."""
     return json.dumps({"kind": kind, **recorded}, sort_keys=True)
 
 
 def raw_notes(store: Path) -> str:
-    """The notes of a store as they are, to be handed on to one made of it.
+    """Return the notes of a store unchanged, to copy them to a store derived from it.
 
     Raises:
         DataError: there is no readable store.
@@ -30,7 +30,7 @@ def raw_notes(store: Path) -> str:
 
 
 def read_notes(store: Path) -> dict[str, Any]:
-    """The options a store was made with; empty if it does not say.
+    """Return the options that a store was made with; empty if they are not recorded.
 
     Raises:
         DataError: there is no readable store.

@@ -1,4 +1,4 @@
-"""PatchStore: patches grouped in classes, memory-mapped; a class is one physical point.
+"""Read patch stores: patches grouped into classes; a class shows one physical point.
 
 A store is a directory:
 
@@ -6,7 +6,7 @@ A store is a directory:
     offsets.npy     int64   (C + 1,)    class c owns patches offsets[c] .. offsets[c + 1]
     scenes.npy      int32   (C,)        scene of each class, an index into store.json "scenes"
     sources.npy     int32   (P,)        image of each patch, an index into store.json "images"
-    keypoints.npy   float32 (P, 4)      x, y, sigma, angle in that image; NaN when not known
+    keypoints.npy   float32 (P, 4)      x, y, sigma, angle in that image; NaN if unknown
     store.json      format_version, patch_spec, scenes, images, made_by, notes, counts, digest
 
 `digest` is the SHA-256 of `patches.npy` followed by `offsets.npy`.
@@ -39,8 +39,8 @@ Int64 = NDArray[np.int64]
 class PatchStore:
     """A store opened for reading, or a view of some of its classes.
 
-    `classes` holds the class numbers this view is made of; patch indices always count through the
-    whole store, so views of one store can be mixed freely.
+    `classes` holds the class numbers of this view. Patch indices always refer to the whole store,
+    so views of one store can be mixed.
     """
 
     path: Path
@@ -58,10 +58,10 @@ class PatchStore:
 
     @classmethod
     def open(cls, path: Path | str) -> PatchStore:
-        """Map the store at `path`; reads the small files only.
+        """Open the store at `path`; the patches are memory-mapped, the other files read.
 
         Raises:
-            DataError: a file is missing, damaged or disagrees with the others.
+            DataError: a file is missing, damaged or contradicts the others.
         """
         directory = Path(path)
         head = _read_head(directory)
@@ -92,23 +92,23 @@ class PatchStore:
 
     @property
     def class_starts(self) -> Int64:
-        """Index of the first patch of each class of this view."""
+        """The index of the first patch of each class of this view."""
         starts: Int64 = self.offsets[self.classes]
         return starts
 
     @property
     def class_sizes(self) -> Int64:
-        """Number of patches of each class of this view."""
+        """The number of patches of each class of this view."""
         sizes: Int64 = self.offsets[self.classes + 1] - self.offsets[self.classes]
         return sizes
 
     @property
     def patch_count(self) -> int:
-        """Number of patches of this view."""
+        """The number of patches of this view."""
         return int(self.class_sizes.sum())
 
     def patches(self, indices: NDArray[np.integer[Any]]) -> UInt8:
-        """Return the patches at `indices`, uint8 (N, 1, S, S), in the order asked for."""
+        """Return the patches at `indices`, uint8 (N, 1, S, S), in that order."""
         rows: UInt8 = self.pixels[np.asarray(indices).ravel()]
         return rows[:, None]
 
@@ -134,10 +134,10 @@ class PatchStore:
         return self.select_classes(np.isin(self.class_scenes[self.classes], wanted))
 
     def verify(self) -> None:
-        """Read every patch and compare with the digest.
+        """Read all patches and compare them with the digest.
 
         Raises:
-            DataError: the patches are not those that were written.
+            DataError: the patches differ from those that were written.
         """
         hasher = hashlib.sha256()
         for name in (PATCHES_FILE, "offsets.npy"):

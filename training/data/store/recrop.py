@@ -1,7 +1,7 @@
-"""The same classes cut with another magnification or size, from the images they came from.
+"""Crop the classes of a store again, with another magnification or patch size.
 
-Keypoints and image names are in the store; synthetic views are drawn again from their seed. No
-detection, matching or reconstruction is repeated.
+Keypoints and image names are in the store; synthetic views are rendered again from their seed.
+Detection, matching and reconstruction are not repeated.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from matchserve.vision.patches import crop
 from training.data.images import list_images, read_image
 from training.data.parallel import in_processes
 from training.data.photos.views import render, split_view_name
-from training.data.scenes.observations import Int64
-from training.data.scenes.scenes import find_scenes
+from training.data.scenes.build import find_scenes
 from training.data.store.divide import used_scenes
 from training.data.store.notes import raw_notes, read_notes
-from training.data.store.reader import PatchStore
+from training.data.store.reader import Int64, PatchStore
 from training.data.store.writer import StoreWriter
 from training.errors import DataError
 
@@ -47,18 +46,18 @@ def recrop(
     workers: int | None = None,
     made_by: str = "data recrop",
 ) -> Path:
-    """Write the classes of `source` again with patches cut as `spec` says.
+    """Write the classes of `source` with patches cropped by `spec`.
 
     Raises:
-        DataError: the store does not know its images, or one is not in `directories`.
+        DataError: the store was not made from images, or one of them is not in `directories`.
     """
     store = PatchStore.open(source)
     notes = read_notes(source)
-    paths = _find(store, notes, directories)
+    paths = _find_images(store, notes, directories)
     tasks = list(_tasks(store, notes, paths, spec))
     with StoreWriter(output, spec, made_by=made_by, notes=raw_notes(source)) as writer:
-        cut = in_processes(_run, tasks, workers=workers, label="scenes")
-        for task, patches in zip(tasks, cut, strict=True):
+        cropped = in_processes(_run, tasks, workers=workers, label="scenes")
+        for task, patches in zip(tasks, cropped, strict=True):
             writer.add_classes(
                 patches,
                 task.sizes,
@@ -69,7 +68,9 @@ def recrop(
     return output
 
 
-def _find(store: PatchStore, notes: dict[str, Any], directories: Sequence[Path]) -> dict[str, Path]:
+def _find_images(
+    store: PatchStore, notes: dict[str, Any], directories: Sequence[Path]
+) -> dict[str, Path]:
     kind = notes.get("kind")
     if kind == "photos":
         paths = list_images(directories)
@@ -77,20 +78,20 @@ def _find(store: PatchStore, notes: dict[str, Any], directories: Sequence[Path])
         scenes = find_scenes(directories)
         paths = {name: path for images in scenes.values() for name, path in images.items()}
     else:
-        raise DataError(f"{store.path}: made neither by `data photos` nor by `data scenes`")
+        raise DataError(f"{store.path}: was made neither by `data photos` nor by `data scenes`")
     for name in sorted({split_view_name(name)[0] for name in store.images} - set(paths)):
-        raise DataError(f"{store.path}: its image {name} is not in the folders given")
+        raise DataError(f"{store.path}: its image {name} is not in the given folders")
     return paths
 
 
 def _tasks(
     store: PatchStore, notes: dict[str, Any], paths: dict[str, Path], spec: PatchSpec
 ) -> Iterator[_Task]:
-    """One task a scene; the classes of a scene are neighbours in a store that was made here."""
+    """Yield one task per scene, whose classes must be contiguous in the store."""
     for scene in used_scenes(store):
         classes = store.split([scene]).classes
         if int(classes[-1] - classes[0]) != len(classes) - 1:
-            raise DataError(f"{store.path}: the classes of scene {scene} are not together")
+            raise DataError(f"{store.path}: the classes of scene {scene} are not contiguous")
         start, end = int(store.offsets[classes[0]]), int(store.offsets[classes[-1] + 1])
         images = tuple(store.images[number] for number in store.sources[start:end])
         sources = {split_view_name(name)[0] for name in images}
@@ -117,7 +118,7 @@ def _run(task: _Task) -> UInt8:
 
 
 def _load(task: _Task, name: str) -> Image:
-    """The image of that name, drawn again if it is a synthetic view."""
+    """Read the image of that name, or render it again if it is a synthetic view."""
     photo, index = split_view_name(name)
     if task.notes["kind"] == "scenes":
         return read_image(task.paths[photo])

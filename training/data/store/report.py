@@ -1,4 +1,4 @@
-"""What is in a store: counts, class sizes, scenes and how hard its pairs are."""
+"""Report the contents of stores: counts, class sizes, scenes and difficulty."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAIRS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """The figures of one store; shares, not per cent."""
+    """The contents of one store; FPR95 values are shares of 1."""
 
     classes: int
     patches: int
@@ -49,7 +49,7 @@ class StoreReport:
 
 
 def report_store(path: Path) -> StoreReport:
-    """Measure the store at `path` and keep the figures beside it, in `report.json`.
+    """Measure the store at `path` and write the report to its `report.json`.
 
     Raises:
         DataError: there is no readable store.
@@ -74,19 +74,19 @@ def report_store(path: Path) -> StoreReport:
 
 
 def _by_level(store: PatchStore, sift: HandcraftedDescriptor) -> dict[str, float]:
-    """FPR95 of pairs (photograph, view) for each level of a store made from photographs."""
+    """Return SIFT's FPR95 on pairs of photograph and view, for each level of the views."""
     levels = read_notes(store.path).get("levels", [])
     if not levels:
         return {}
     view_of = np.array([split_view_name(name)[1] for name in store.images])[store.sources]
     owner = np.repeat(np.arange(len(store.offsets) - 1), np.diff(store.offsets))
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for level in dict.fromkeys(levels):
         numbers = [index for index, name in enumerate(levels, start=1) if name == level]
         right = np.flatnonzero(np.isin(view_of, numbers))
         rng = np.random.default_rng(0)
         right = rng.permutation(right)[: PAIRS // 4]
-        # The photograph's own patch is the first of its class.
+        # The first patch of a class is the one from the photograph itself.
         left = store.offsets[owner[right]]
         shuffled = np.roll(right, 1)
         is_other = owner[shuffled] != owner[right]
@@ -97,12 +97,12 @@ def _by_level(store: PatchStore, sift: HandcraftedDescriptor) -> dict[str, float
             np.concatenate([right, shuffled[is_other]]),
             np.arange(len(right) + int(is_other.sum())) < len(right),
         )
-        found[level] = pairs_fpr95(store, pairs, sift)
-    return found
+        rates[level] = pairs_fpr95(store, pairs, sift)
+    return rates
 
 
 def scene_table(path: Path) -> str:
-    """Classes and patches of each scene, one a line; the largest twenty."""
+    """Return a table of the classes and patches of the twenty largest scenes."""
     store = PatchStore.open(path)
     classes = np.bincount(store.class_scenes, minlength=len(store.scenes))
     patches = np.bincount(store.class_scenes, store.class_sizes, len(store.scenes))
@@ -114,7 +114,7 @@ def scene_table(path: Path) -> str:
 
 
 def plot_stores(paths: Sequence[Path], output: Path) -> None:
-    """Draw class sizes, keypoint scales and contrast of stores side by side, as PNG."""
+    """Draw the class sizes, keypoint scales and contrast of stores in one PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.6), layout="constrained")

@@ -1,7 +1,8 @@
-"""An import that can be broken off: patches gather in a file beside the store to be.
+"""Import patches in steps that an interrupted command can resume.
 
-`OUTPUT.import/` holds `pixels.npy` and `state.json` (source and steps done). The same command
-goes on there; when all is read, the store is written and the folder removed.
+`OUTPUT.import/` holds `pixels.npy` and `state.json` (the source and the number of steps done).
+Running the same command again continues from there. When all patches have been read, the store is
+written and the folder is removed.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _BLOCK = 65_536
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreRows:
-    """How gathered patches become classes.
+    """How imported patches are grouped into classes.
 
-    `order` of the rows, divided into classes of `sizes`, each of a scene in `scenes`; image name
-    and keypoint (or None) of each row in that order.
+    `order` sorts the rows by class; `sizes` and `scenes` hold the number of rows and the scene of
+    each class; `images` and `keypoints` hold the image name and keypoint of each row in that order.
     """
 
     order: NDArray[Any]
@@ -39,12 +40,12 @@ class StoreRows:
     keypoints: NDArray[Any] | None
 
 
-class Resumable:
-    """Patches (P, S, S) filled in steps; `done` says how many steps an earlier run finished."""
+class ResumableImport:
+    """Patches (P, S, S) on disk, filled in steps; `done` is the number of finished steps."""
 
     def __init__(self, output: Path, shape: tuple[int, int, int], source: str) -> None:
         if output.exists():
-            raise DataError(f"{output}: already there; a store is never overwritten")
+            raise DataError(f"{output}: already exists; a store is never overwritten")
         self._output = output
         self._folder = output.with_name(f"{output.name}.import")
         self._stamp = {"source": source, "shape": list(shape)}
@@ -58,7 +59,7 @@ class Resumable:
         )
 
     def write(self, start: int, patches: UInt8, *, step: int) -> None:
-        """Put patches at rows from `start`; `step` steps are then done."""
+        """Write patches to the rows from `start` on, and record that `step` steps are done."""
         self._pixels[start : start + len(patches)] = patches
         self._pixels.flush()
         state = json.dumps({**self._stamp, "done": step})
@@ -66,7 +67,7 @@ class Resumable:
         self.done = step
 
     def finish(self, spec: PatchSpec, rows: StoreRows, *, made_by: str, notes: str) -> None:
-        """Write the store and remove what was gathered."""
+        """Write the store and remove the temporary folder."""
         ends, first = np.cumsum(rows.sizes), 0
         with StoreWriter(self._output, spec, made_by=made_by, notes=notes) as writer:
             while first < len(rows.sizes):
@@ -92,7 +93,7 @@ class Resumable:
 
 
 def _block_end(scenes: Sequence[str], ends: NDArray[np.int64], first: int) -> int:
-    """One past the last class of a block: of one scene, and not too large."""
+    """Return the end of the block of classes from `first`: one scene, limited in size."""
     last = first + 1
     base = int(ends[first])
     while last < len(ends) and scenes[last] == scenes[first] and int(ends[last]) - base < _BLOCK:

@@ -1,4 +1,4 @@
-"""A contact sheet of a store: one row of patches a class, to be looked at."""
+"""Draw a contact sheet of a store: one row of patches per class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LABEL_PX = 44
 def contact_sheet(
     store: PatchStore, *, classes: int = 100, per_class: int = 8, columns: int = 4, seed: int = 0
 ) -> UInt8:
-    """Draw random classes as RGB (H, W, 3); the number before a row is that of its class."""
+    """Draw random classes as an RGB image (H, W, 3), each row with its class number."""
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(len(store))[:classes])
     strips = [_strip(store, int(position), per_class) for position in chosen]
@@ -33,14 +33,14 @@ def contact_sheet(
 
 
 def write_sheet(path: Path, sheet: UInt8) -> None:
-    """Write a sheet as PNG."""
+    """Write a contact sheet as PNG."""
     _, data = cv2.imencode(".png", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data.tobytes())
 
 
 def _strip(store: PatchStore, position: int, per_class: int) -> UInt8:
-    """One class: its number, then its patches, enlarged without smoothing."""
+    """Draw one class: its number, then its patches, enlarged without smoothing."""
     strip = np.full((PATCH_PX, _LABEL_PX + per_class * (PATCH_PX + 2), 3), 255, np.uint8)
     label = str(int(store.classes[position]))
     cv2.putText(strip, label, (0, 28), cv2.FONT_HERSHEY_PLAIN, 0.8, (120, 0, 0), 1, cv2.LINE_AA)

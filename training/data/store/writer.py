@@ -1,4 +1,4 @@
-"""StoreWriter: streams classes of patches to disk and names the store only when it is whole."""
+"""Write patch stores: stream classes to disk, and name the store only when it is complete."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from training.errors import DataError
 class StoreWriter:
     """Writes a patch store; a context manager.
 
-    Patches go straight to disk; about 30 bytes per patch stay in memory. The store appears under
-    its name when the `with` block ends well, and leaves nothing behind when it does not.
+    Patches go straight to disk; about 30 bytes per patch stay in memory. The store gets its name
+    when the `with` block ends without an error; otherwise nothing is left.
 
         with StoreWriter(path, spec, made_by="data scenes ...") as writer:
             writer.add_class(patches, scene="harbour", images=["a.jpg", "b.jpg"])
@@ -75,7 +75,7 @@ class StoreWriter:
         images: Sequence[str],
         keypoints: NDArray[Any] | None = None,
     ) -> None:
-        """Append several classes of one scene; `sizes` splits the rows of `patches` into them."""
+        """Append several classes of one scene; `sizes` are the numbers of rows of each."""
         side, rows = self.spec.size, len(patches)
         if patches.dtype != np.uint8 or patches.shape[1:] != (side, side):
             raise InvalidParameter(
@@ -84,8 +84,8 @@ class StoreWriter:
         counts = np.asarray(sizes, np.int64)
         if counts.sum() != rows or bool((counts < 1).any()) or len(images) != rows:
             raise InvalidParameter(
-                f"{rows} patches need sizes that sum to it (is {counts.sum()}), each at least 1, "
-                f"and an image name each (is {len(images)})"
+                f"{rows} patches need class sizes of at least 1 that sum to it "
+                f"(sum: {counts.sum()}) and one image name each (names: {len(images)})"
             )
         points = np.full((rows, 4), np.nan) if keypoints is None else np.asarray(keypoints)
         if points.shape != (rows, 4):
@@ -100,7 +100,7 @@ class StoreWriter:
         self._keypoints.append(points.astype(np.float32))
 
     def finish(self) -> Path:
-        """Complete the store and give it its name; called by leaving the `with` block.
+        """Complete the store and give it its name; called at the end of the `with` block.
 
         Raises:
             DataError: nothing was added, the disk is full, or the path exists by now.
@@ -114,7 +114,7 @@ class StoreWriter:
 
     def _finish(self) -> None:
         if not self._count:
-            raise DataError(f"{self.path}: nothing to write, no class was added")
+            raise DataError(f"{self.path}: nothing to write: no class was added")
         self._file.seek(0)
         self._file.write(_header(self._count, self.spec.size))
         self._file.close()
@@ -127,7 +127,7 @@ class StoreWriter:
 
     def discard(self) -> None:
         """Remove everything written so far."""
-        # A full disk makes closing fail too, by what is still to be flushed.
+        # On a full disk closing fails too, because it flushes the buffer.
         with suppress(OSError):
             self._file.close()
         self._directory.discard()
@@ -148,7 +148,7 @@ class StoreWriter:
 
     def _refuse_existing(self) -> None:
         if self.path.exists():
-            raise DataError(f"{self.path}: already there; a store is never overwritten")
+            raise DataError(f"{self.path}: already exists; a store is never overwritten")
 
     def _write_small_files(self) -> None:
         sizes = np.concatenate(self._sizes)
@@ -184,8 +184,8 @@ class StoreWriter:
 
 
 def _header(rows: int, side: int) -> bytes:
-    # The format reserves room for the first axis to grow, so the header written at the end has
-    # the length of the one written at the start; test_store.py holds this down.
+    # numpy pads the header so that the first axis can grow: the final header has the length of the
+    # first one. test_store.py checks this.
     buffer = BytesIO()
     described = {"descr": "|u1", "fortran_order": False, "shape": (rows, side, side)}
     npy_format.write_array_header_1_0(buffer, described)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from matchserve.types import Float64
 from training.data.images import read_image
-from training.data.scenes.scenes import find_scenes as find_plain_scenes
+from training.data.scenes.build import find_scenes as find_plain_scenes
 from training.data.scenes.sfm import (
     PIXEL_SHIFT,
     SfmOptions,

@@ -1,46 +1,44 @@
-"""Logistic regression with coefficients that are not negative, judged on scenes it has not seen."""
+"""Logistic regression with non-negative coefficients, cross-validated over scenes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
 
 from matchserve.types import Bool, Float64
 from training.errors import DataError
 
-_MAX_STEPS = 200
-_TOLERANCE = 1e-9
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """log odds = intercept + rows @ coefficients."""
+    """The model log odds = intercept + rows @ coefficients."""
 
     intercept: float
     coefficients: Float64
 
     def probability(self, rows: Float64) -> Float64:
-        """Of each row, unlimited."""
+        """Return the probability (N,) of each row (N, F)."""
         return logistic(self.intercept + rows @ self.coefficients)
 
 
 def logistic(logit: Float64) -> Float64:
-    """1 / (1 + exp(-logit)), for any logit."""
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logit)))
+    """Return 1 / (1 + exp(-logit)) without overflow."""
+    return np.asarray(expit(logit))
 
 
 def at_prior(probability: float, prior: float) -> float:
-    """What is `probability` where one pair in two shows one scene, where `prior` of them do."""
+    """Rescale a probability fitted at prior 0.5 to another prior."""
     odds = probability / (1 - probability) * prior / (1 - prior)
     return odds / (1 + odds)
 
 
 def class_weights(is_same: Bool, prior: float) -> Float64:
-    """Weights, one on average, under which `prior` of all pairs show one scene."""
+    """Return weights of mean 1 that give pairs of the same scene a total share of `prior`."""
     same = max(int(is_same.sum()), 1)
     different = max(len(is_same) - same, 1)
     weights = np.where(is_same, prior / same, (1 - prior) / different)
@@ -48,34 +46,35 @@ def class_weights(is_same: Bool, prior: float) -> Float64:
 
 
 def fit_logistic(rows: Float64, is_same: Bool, weights: Float64, *, penalty: float = 1.0) -> Fit:
-    """Newton's method, projected: the weighted log loss plus `penalty` / 2 times squared slopes.
+    """Fit rows (N, F) to labels (N,) with coefficients of at least 0.
 
-    The penalty is on slopes per standard deviation of a feature and counts as so many pairs: it
-    keeps classes that a line divides from being told apart with certainty. No coefficient is
-    below 0.
+    Minimises the weighted log loss plus `penalty` / 2 times the squared coefficients of the
+    standardised features. The penalty has the weight of that many pairs: without it, labels that a
+    line separates would give probabilities of exactly 0 and 1.
     """
     spread = np.maximum(rows.std(axis=0), 1e-6)
     centre = rows.mean(axis=0)
     design = np.column_stack([np.ones(len(rows)), (rows - centre) / spread])
     ridge = np.concatenate([[0.0], np.full(rows.shape[1], penalty)])
-    theta = np.zeros(design.shape[1])
-    for _ in range(_MAX_STEPS):
-        probability = logistic(design @ theta)
-        gradient = design.T @ (weights * (probability - is_same)) + ridge * theta
-        # At its bound and pushed further: such a coefficient stays there in this step.
-        held = (theta <= 0) & (gradient > 0)
-        held[0] = False
-        free = np.flatnonzero(~held)
-        curvature = weights * probability * (1 - probability) + 1e-12
-        hessian = (design[:, free].T * curvature) @ design[:, free] + np.diag(ridge[free] + 1e-9)
-        step = np.zeros_like(theta)
-        step[free] = np.linalg.solve(hessian, gradient[free])
-        moved = _line_search(partial(_objective, design, is_same, weights, ridge), theta, step)
-        if np.abs(moved - theta).max() < _TOLERANCE:
-            break
-        theta = moved
-    slopes = theta[1:] / spread
-    return Fit(float(theta[0] - slopes @ centre), slopes)
+
+    def loss_and_gradient(theta: Float64) -> tuple[float, Float64]:
+        logit = design @ theta
+        loss = weights @ np.logaddexp(0, np.where(is_same, -logit, logit))
+        gradient = design.T @ (weights * (expit(logit) - is_same)) + ridge * theta
+        return float(loss + 0.5 * ridge @ theta**2), gradient
+
+    solved = minimize(
+        loss_and_gradient,
+        np.zeros(design.shape[1]),
+        method="L-BFGS-B",
+        jac=True,
+        bounds=[(None, None), *[(0.0, None)] * rows.shape[1]],
+        # The loss is convex and cheap: solve it to the last digits, so that cards do not depend on
+        # where an optimiser stopped.
+        options={"ftol": 1e-15, "gtol": 1e-9, "maxiter": 1000},
+    )
+    slopes = solved.x[1:] / spread
+    return Fit(float(solved.x[0] - slopes @ centre), slopes)
 
 
 def held_out_probability(
@@ -86,10 +85,10 @@ def held_out_probability(
     prior: float,
     penalty: float = 1.0,
 ) -> Float64:
-    """Of each row, by a fit that saw neither of its two scenes.
+    """Return the probability of each pair by a fit that saw neither of its two scenes.
 
-    `folds` (N, 2) are those of the two scenes of each pair; a pair whose scenes are in folds a and
-    b is judged by a fit on the pairs that have no scene in either.
+    `folds` (N, 2) holds the folds of the two scenes of each pair. A pair whose scenes are in the
+    folds a and b is judged by a fit on the pairs with no scene in either.
 
     Raises:
         DataError: there are too few scenes for that.
@@ -97,45 +96,26 @@ def held_out_probability(
     probability = np.empty(len(rows))
     low, high = folds.min(axis=1), folds.max(axis=1)
     for a, b in sorted(set(zip(low.tolist(), high.tolist(), strict=True))):
-        seen = fitted_rows(folds, a, b)
+        fitted = fitted_rows(folds, a, b)
         judged = (low == a) & (high == b)
-        if not is_same[seen].any() or is_same[seen].all():
+        if not is_same[fitted].any() or is_same[fitted].all():
             raise DataError(
-                "too few scenes to judge a calibration by ones it was not fitted on; "
+                "too few scenes to judge a calibration by scenes it was not fitted on; "
                 "give at least a dozen, or more pairs"
             )
-        weights = class_weights(is_same[seen], prior)
-        fit = fit_logistic(rows[seen], is_same[seen], weights, penalty=penalty)
+        weights = class_weights(is_same[fitted], prior)
+        fit = fit_logistic(rows[fitted], is_same[fitted], weights, penalty=penalty)
         probability[judged] = fit.probability(rows[judged])
     return probability
 
 
 def fitted_rows(folds: NDArray[np.int64], a: int, b: int) -> Bool:
-    """The pairs that may be fitted on to judge pairs of scenes in the folds `a` and `b`."""
+    """Return which pairs have no scene in fold `a` or `b`."""
     return np.asarray(~np.isin(folds, (a, b)).any(axis=1))
 
 
 def divide_scenes(scenes: Sequence[str], count: int, seed: int) -> dict[str, int]:
-    """A fold for each scene, at random, all folds of nearly one size."""
+    """Assign scenes to `count` folds at random; fold sizes differ by at most one."""
     names = sorted(set(scenes))
     order = np.random.default_rng(seed).permutation(len(names))
     return {names[row]: number % count for number, row in enumerate(order)}
-
-
-def _objective(
-    design: Float64, is_same: Bool, weights: Float64, ridge: Float64, theta: Float64
-) -> float:
-    logit = design @ theta
-    loss = np.logaddexp(0, np.where(is_same, -logit, logit))
-    return float(weights @ loss + 0.5 * ridge @ theta**2)
-
-
-def _line_search(loss: Callable[[Float64], float], theta: Float64, step: Float64) -> Float64:
-    """As much of the step as lowers the loss, no slope going below 0."""
-    before = loss(theta)
-    for halving in range(40):
-        moved = theta - 0.5**halving * step
-        moved[1:] = np.maximum(moved[1:], 0.0)
-        if loss(moved) <= before:
-            return moved
-    return theta

@@ -22,8 +22,8 @@ from matchserve.types import Image
 from matchserve.vision.decode import from_array
 from training.data.images import list_images, read_image
 from training.data.photos.views import DEFAULT_LEVELS, render, view_name
+from training.data.scenes.build import find_scenes
 from training.data.scenes.observations import read_cameras, read_points
-from training.data.scenes.scenes import find_scenes
 from training.errors import DataError
 
 Loader = Callable[[], Image]

@@ -11,8 +11,8 @@ from PIL import Image as Pillow
 from skimage import data as samples
 
 from matchserve.types import PatchSpec
-from training.data.photos.alike import likeness
-from training.data.photos.photos import PhotoOptions, build_photos, photo_classes
+from training.data.photos.build import PhotoOptions, build_photos, photo_classes
+from training.data.photos.similarity import similarity
 from training.data.store.difficulty import sift_fpr95
 from training.data.store.divide import (
     merge_stores,
@@ -66,7 +66,7 @@ def test_each_photograph_is_a_scene_with_classes_of_two_and_more(store_path: Pat
 def test_patches_of_a_class_look_alike_and_others_do_not(store_path: Path) -> None:
     store = PatchStore.open(store_path)
     pairs = sample_pairs(store, 1000)
-    alike = likeness(store.pixels[pairs.left], store.pixels[pairs.right])
+    alike = similarity(store.pixels[pairs.left], store.pixels[pairs.right])
     assert np.median(alike[pairs.is_match]) > 0.7
     assert np.median(alike[~pairs.is_match]) < 0.3
 
@@ -76,11 +76,13 @@ def test_likeness_ignores_light_and_is_zero_for_flat_patches() -> None:
     patch = cv2.GaussianBlur(rng.integers(0, 200, (32, 32)).astype(np.uint8), (0, 0), 3)
     darker = (patch * 0.4 + 20).astype(np.uint8)
     flat = np.full((32, 32), 77, np.uint8)
-    found = likeness(np.stack([patch, patch, patch]), np.stack([darker, 255 - patch, flat]))
+    found = similarity(np.stack([patch, patch, patch]), np.stack([darker, 255 - patch, flat]))
     assert found[0] > 0.98
     assert found[1] < -0.98
     assert abs(found[2]) < 1e-6
-    assert likeness(np.zeros((0, 32, 32), np.uint8), np.zeros((0, 32, 32), np.uint8)).shape == (0,)
+    assert similarity(np.zeros((0, 32, 32), np.uint8), np.zeros((0, 32, 32), np.uint8)).shape == (
+        0,
+    )
 
 
 def test_recropping_with_the_same_spec_gives_the_same_bytes(
@@ -99,7 +101,7 @@ def test_recropping_with_the_same_spec_gives_the_same_bytes(
 
 def test_recropping_names_an_image_that_is_not_there(store_path: Path, tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "other.png"), samples.camera())
-    with pytest.raises(DataError, match=r"astronaut\.png is not in the folders"):
+    with pytest.raises(DataError, match=r"astronaut\.png is not in the given folders"):
         recrop(store_path, [tmp_path], tmp_path / "d", OPTIONS.spec)
 
 
@@ -131,7 +133,7 @@ def test_a_split_divides_scenes_and_a_merge_joins_them(store_path: Path, tmp_pat
     again = joined.split(held)
     first = store.patches(np.arange(own.class_starts[0], own.class_starts[0] + 2))
     assert np.array_equal(first, joined.patches(again.class_starts[0] + np.arange(2)))
-    with pytest.raises(DataError, match="is in"):
+    with pytest.raises(DataError, match="is also in"):
         merge_stores([train, train], tmp_path / "n", made_by="test")
 
 
@@ -139,7 +141,7 @@ def test_a_split_needs_both_sides(store_path: Path, tmp_path: Path) -> None:
     store = PatchStore.open(store_path)
     with pytest.raises(DataError, match="cannot hold out 3"):
         random_scenes(store, 3)
-    with pytest.raises(DataError, match="both sides"):
+    with pytest.raises(DataError, match="on each side"):
         split_store(store_path, tmp_path / "a", tmp_path / "b", used_scenes(store), made_by="")
 
 

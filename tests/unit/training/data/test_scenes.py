@@ -9,22 +9,21 @@ import pytest
 
 from matchserve.types import Keypoints, PatchSpec
 from tests.unit.training.corner_scene import intrinsics, poses, write_scene
-from training.data.photos.correspond import Tolerance
+from training.data.photos.correspondence import Tolerance
+from training.data.scenes.build import SceneOptions, build_scenes, find_scenes
+from training.data.scenes.classes import classes_from_matches, classes_from_model
 from training.data.scenes.observations import (
     Observations,
-    best_of_each,
+    lowest_of_each,
     plane_angles,
     same_group_pairs,
 )
-from training.data.scenes.scenes import SceneOptions, build_scenes, find_scenes
 from training.data.scenes.sfm import Scene, SfmOptions, read_scene
 from training.data.scenes.tracks import (
     TrackOptions,
-    agreeing,
-    classes_of_matches,
-    classes_of_model,
+    connected_labels,
+    drop_inconsistent,
     in_enough_images,
-    joined,
     most_different,
 )
 from training.data.store.reader import PatchStore
@@ -88,12 +87,12 @@ def test_a_second_run_uses_the_reconstruction_of_the_first(
     assert PatchStore.open(tmp_path / "again").digest == PatchStore.open(store).digest
 
 
-def test_sightings_are_added_beyond_the_matched_ones(
+def test_observations_are_added_beyond_the_matched_ones(
     built: tuple[Path, Path, list[str]],
 ) -> None:
     scene = read_scene(built[1])
-    alone = classes_of_model(scene, TrackOptions(max_angle_deg=0))
-    more = classes_of_model(scene, TrackOptions())
+    alone = classes_from_model(scene, TrackOptions(max_angle_deg=0))
+    more = classes_from_model(scene, TrackOptions())
     assert len(more.sizes) == len(alone.sizes)
     assert more.sizes.sum() > alone.sizes.sum()
 
@@ -103,7 +102,7 @@ def test_without_a_model_classes_come_from_matches_and_say_so(
 ) -> None:
     scene = read_scene(built[1])
     bare = Scene(scene.keypoints, scene.matches, None)
-    made = classes_of_matches(bare, TrackOptions())
+    made = classes_from_matches(bare, TrackOptions())
     assert "two-view" in made.remark
     assert len(made.sizes) > 150
     ends = np.cumsum(made.sizes)
@@ -122,22 +121,22 @@ def test_a_chain_that_returns_to_an_image_elsewhere_is_dropped() -> None:
         ("b", "c"): np.array([[0, 0]]),
         ("a", "c"): np.array([[1, 0]]),
     }
-    made = classes_of_matches(Scene(keypoints, matches, None), TrackOptions())
+    made = classes_from_matches(Scene(keypoints, matches, None), TrackOptions())
     assert made.sizes.tolist() == [2]
     assert made.rows.tolist() == good.ravel().tolist()
     assert made.images == ("a", "b")
 
 
-def test_agreeing_drops_the_odd_size_and_the_odd_angle() -> None:
-    observed = _sightings(sizes=[1, 1.1, 0.95, 2.5, 1.0], angles=[0, 0.1, -0.1, 0, 1.2])
-    kept = agreeing(observed, 1, Tolerance(1.0, 0.5, 30))
+def test_observations_of_another_size_or_angle_are_dropped() -> None:
+    observed = _observations(sizes=[1, 1.1, 0.95, 2.5, 1.0], angles=[0, 0.1, -0.1, 0, 1.2])
+    kept = drop_inconsistent(observed, 1, Tolerance(1.0, 0.5, 30))
     assert sorted(kept.image.tolist()) == [0, 1, 2]
     assert len(in_enough_images(kept, 3)) == 3
     assert len(in_enough_images(kept, 4)) == 0
 
 
-def test_agreeing_keeps_one_sighting_an_image_the_best_placed() -> None:
-    observed = _sightings(sizes=[1, 1, 1], angles=[0, 0, 0])
+def test_only_the_observation_of_lowest_error_in_an_image_is_kept() -> None:
+    observed = _observations(sizes=[1, 1, 1], angles=[0, 0, 0])
     twice = Observations(
         observed.point,
         np.array([0, 0, 1]),
@@ -147,20 +146,31 @@ def test_agreeing_keeps_one_sighting_an_image_the_best_placed() -> None:
         observed.toward,
         observed.heading,
     )
-    kept = agreeing(twice, 1, Tolerance(1.0, 0.5, 30))
+    kept = drop_inconsistent(twice, 1, Tolerance(1.0, 0.5, 30))
     assert sorted(kept.row.tolist()) == [1, 2]
 
 
-def test_the_most_different_sightings_are_kept() -> None:
-    observed = _sightings(sizes=[1, 1.01, 1.02, 4.0, 0.25], angles=[0] * 5)
+def test_the_most_different_observations_are_kept() -> None:
+    observed = _observations(sizes=[1, 1.01, 1.02, 4.0, 0.25], angles=[0] * 5)
     assert most_different(observed, 3).tolist() == [True, False, False, True, True]
     assert most_different(observed, 5).all()
 
 
-def test_joined_labels_by_the_lowest_member() -> None:
+def test_connected_numbers_get_the_label_of_the_lowest() -> None:
     links = np.array([[4, 2], [2, 0], [5, 3]])
-    assert joined(7, links).tolist() == [0, 1, 0, 3, 0, 3, 6]
-    assert joined(3, np.zeros((0, 2), np.int64)).tolist() == [0, 1, 2]
+    assert connected_labels(7, links).tolist() == [0, 1, 0, 3, 0, 3, 6]
+    assert connected_labels(3, np.zeros((0, 2), np.int64)).tolist() == [0, 1, 2]
+
+
+def test_connected_labels_of_a_random_graph() -> None:
+    rng = np.random.default_rng(0)
+    links = rng.integers(0, 200, (120, 2))
+    label = list(range(200))
+    for one, other in links.tolist():
+        low, high = sorted((label[one], label[other]))
+        label = [low if value == high else value for value in label]
+    assert connected_labels(200, links).tolist() == label
+    assert len(set(label)) < 120
 
 
 def test_group_helpers_against_loops() -> None:
@@ -171,7 +181,7 @@ def test_group_helpers_against_loops() -> None:
     assert set(zip(left.tolist(), right.tolist(), strict=True)) == expected
     assert len(left) == len(expected)
     value = rng.random(40)
-    marked = best_of_each(group, value)
+    marked = lowest_of_each(group, value)
     for number in np.unique(group):
         own = np.flatnonzero(group == number)
         assert marked[own].sum() == 1
@@ -202,7 +212,7 @@ def _on_wall(name: str, keypoint: np.ndarray) -> np.ndarray:
     return np.asarray(centre + min(hits) * ray)
 
 
-def _sightings(sizes: list[float], angles: list[float]) -> Observations:
+def _observations(sizes: list[float], angles: list[float]) -> Observations:
     count = len(sizes)
     turn = np.array(angles)
     heading = np.stack([np.cos(turn), np.sin(turn), np.zeros(count)], axis=1)

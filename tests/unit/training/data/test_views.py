@@ -9,7 +9,7 @@ from skimage import data as samples
 
 from matchserve.types import Image, Keypoints
 from matchserve.vision.keypoints import DetectOptions, detect
-from training.data.photos.correspond import (
+from training.data.photos.correspondence import (
     Tolerance,
     angle_between,
     correspond,
@@ -91,7 +91,7 @@ def test_view_names_survive_marks_in_file_names() -> None:
 
 
 def test_an_unknown_level_is_refused() -> None:
-    from training.data.photos.photos import PhotoOptions
+    from training.data.photos.build import PhotoOptions
 
     with pytest.raises(DataError, match="easy, medium, hard, night; got dusk"):
         PhotoOptions(levels=("dusk",))

@@ -12,7 +12,7 @@ from skimage import data as samples
 from matchserve.types import PatchSpec
 from tests.tiny_models import write_tiny_model
 from tests.unit.training.evaluation.running import options, run
-from training.data.photos.photos import PhotoOptions, build_photos
+from training.data.photos.build import PhotoOptions, build_photos
 from training.data.store.pairs import PatchPairs
 from training.data.store.recrop import recrop
 from training.errors import DataError

@@ -19,7 +19,7 @@ from matchserve.vision.keypoints import DetectOptions
 from tests.tiny_models import write_tiny_model
 from tests.unit.training.corner_scene import write_scene
 from training.cli import app
-from training.data.scenes.scenes import find_scenes
+from training.data.scenes.build import find_scenes
 from training.data.scenes.sfm import SfmOptions, reconstruct
 from training.errors import DataError
 from training.evaluation.calibration import pairs as pairs_module

@@ -46,6 +46,44 @@ def test_the_fit_recovers_the_coefficients_that_made_the_data() -> None:
     assert fit.probability(rows).mean() == pytest.approx(is_same.mean(), abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("slopes", "intercept", "count", "seed", "penalty", "is_weighted", "expected"),
+    [
+        (
+            [1.2, 0.8, 3.0], -2.5, 20_000, 0, 1.0, False,
+            [-2.4712459556272295, 1.1748692788360944, 0.744691774144663, 2.949946554352103],
+        ),
+        (
+            [1.2, 0.8], -4.0, 20_000, 0, 1.0, True,
+            [-2.4735766685732394, 1.219849743438894, 0.8397916450704174],
+        ),
+        (
+            [1.5, -1.0, 0.5], -1.0, 20_000, 1, 1.0, False,
+            [-0.06439434794759968, 1.4060825080256965, 0.0, 0.5971234763299818],
+        ),
+        (
+            [0.7, 0.4], 0.2, 60, 3, 1.0, True,
+            [-0.5868043176551387, 0.4645836960099307, 0.1185174886178105],
+        ),
+        ([30.0], -60.0, 500, 2, 0.01, False, [-38.50214121803477, 19.152417209019767]),
+    ],
+)  # fmt: skip
+def test_the_fit_equals_coefficients_recorded_from_newtons_method(
+    slopes: list[float],
+    intercept: float,
+    count: int,
+    seed: int,
+    penalty: float,
+    is_weighted: bool,
+    expected: list[float],
+) -> None:
+    """Recorded from the projected Newton iteration that cards were calibrated with before."""
+    rows, is_same = drawn(slopes, intercept, count, seed)
+    weights = class_weights(is_same, 0.5) if is_weighted else np.ones(len(rows))
+    fit = fit_logistic(rows, is_same, weights, penalty=penalty)
+    np.testing.assert_allclose([fit.intercept, *fit.coefficients], expected, rtol=1e-6, atol=1e-9)
+
+
 def test_a_prior_moves_the_intercept_by_its_log_odds() -> None:
     rows, is_same = drawn([1.2, 0.8], -4.0)
     share = is_same.mean()

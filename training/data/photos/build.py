@@ -1,8 +1,8 @@
-"""Classes of patches from single photographs, by synthetic views.
+"""Build a patch store from single photographs and synthetic views of them.
 
-Keypoints are detected again in every view, so patches differ in place, scale and angle as two
-detections of one point do. A class is one keypoint of the photograph with the detections in the
-views that geometry says are the same. One photograph is one scene.
+Keypoints are detected anew in every view, so patches differ in position, scale and angle as two
+detections of one point do. A class is one keypoint of the photograph together with the detections
+in the views that correspond to it by geometry. One photograph is one scene.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.patches import crop
 from training.data.images import list_images, read_image
 from training.data.parallel import in_processes
-from training.data.photos.alike import MIN_LIKENESS, likeness
-from training.data.photos.correspond import (
+from training.data.photos.correspondence import (
     Tolerance,
     correspond,
     distinct,
     transfer,
 )
+from training.data.photos.similarity import MIN_SIMILARITY, similarity
 from training.data.photos.views import (
     DEFAULT_LEVELS,
     check_levels,
@@ -35,15 +35,20 @@ from training.data.photos.views import (
 from training.data.store.notes import to_notes
 from training.data.store.writer import StoreWriter
 
-# Keypoints of one image nearer than this show the same thing: two classes would be one.
+# Two keypoints of one image within this tolerance show the same thing and must not be two classes.
 _DUPLICATE = Tolerance(position=0.5, scale=0.3, angle_deg=15.0)
-# Of eight places around a keypoint this many must show the photograph, not its mirrored border.
+# Of eight points around a keypoint, this many must lie in the photograph, not in the reflected
+# border around it.
 _MIN_INSIDE = 6
 
 
 @dataclass(frozen=True, slots=True)
 class PhotoOptions:
-    """How classes are made; `levels` has one entry a view, `margin` is in sigmas."""
+    """How classes are made.
+
+    `levels` has one entry per view. `margin` is the radius around a keypoint, in sigmas, that must
+    lie mostly inside the photograph.
+    """
 
     spec: PatchSpec = field(default_factory=PatchSpec)
     levels: tuple[str, ...] = DEFAULT_LEVELS
@@ -53,7 +58,7 @@ class PhotoOptions:
     max_side: int = 1024
     margin: float = 10.0
     tolerance: Tolerance = field(default_factory=Tolerance)
-    min_likeness: float = MIN_LIKENESS
+    min_similarity: float = MIN_SIMILARITY
 
     def __post_init__(self) -> None:
         check_levels(self.levels)
@@ -61,7 +66,7 @@ class PhotoOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhotoClasses:
-    """What one photograph gives: patches in class order, and the view and keypoint of each."""
+    """The classes of one photograph: patches in class order, and the view and keypoint of each."""
 
     photo: str
     patches: UInt8
@@ -85,24 +90,24 @@ def build_photos(
     workers: int | None = None,
     made_by: str = "data photos",
 ) -> Path:
-    """Make a store of every image under `directories`, on `workers` processes.
+    """Write a store of all images in `directories`, using `workers` processes.
 
     Raises:
-        DataError: no image, one that cannot be read, or a store that is already there.
+        DataError: there is no image, one cannot be read, or `output` exists.
     """
     images = list_images(directories)
     notes = to_notes("photos", _recorded(options))
     tasks = [_Task(name, path, options) for name, path in images.items()]
     with StoreWriter(output, options.spec, made_by=made_by, notes=notes) as writer:
-        for made in in_processes(_run, tasks, workers=workers, label="photographs"):
-            if len(made.sizes):
-                names = [view_name(made.photo, int(view)) for view in made.views]
+        for classes in in_processes(_run, tasks, workers=workers, label="photographs"):
+            if len(classes.sizes):
+                names = [view_name(classes.photo, int(view)) for view in classes.views]
                 writer.add_classes(
-                    made.patches,
-                    made.sizes,
-                    scene=made.photo,
+                    classes.patches,
+                    classes.sizes,
+                    scene=classes.photo,
                     images=names,
-                    keypoints=made.keypoints,
+                    keypoints=classes.keypoints,
                 )
     return output
 
@@ -118,14 +123,14 @@ def photo_classes(grey: UInt8, photo: str, options: PhotoOptions) -> PhotoClasse
     patches = [crop(image, base, options.spec)[:, 0]]
     for index, level in enumerate(options.levels, start=1):
         view = render(grey, photo, index, seed=options.seed, level=level)
-        shown = _as_image(view.grey)
-        found = detect(shown, detector)
-        found = found[_is_inside(found, view.homography, grey.shape, options.margin)]
-        pairs = correspond(transfer(base, view.homography), found, options.tolerance)
-        cut = crop(shown, found[pairs[:, 1]], options.spec)[:, 0]
-        kept = likeness(patches[0][pairs[:, 0]], cut) >= options.min_likeness
-        rows.append(_rows(pairs[kept, 0], index, found[pairs[kept, 1]]))
-        patches.append(cut[kept])
+        view_image = _as_image(view.grey)
+        detected = detect(view_image, detector)
+        detected = detected[_is_inside(detected, view.homography, grey.shape, options.margin)]
+        pairs = correspond(transfer(base, view.homography), detected, options.tolerance)
+        cropped = crop(view_image, detected[pairs[:, 1]], options.spec)[:, 0]
+        kept = similarity(patches[0][pairs[:, 0]], cropped) >= options.min_similarity
+        rows.append(_rows(pairs[kept, 0], index, detected[pairs[kept, 1]]))
+        patches.append(cropped[kept])
     return _group(photo, np.concatenate(rows), np.concatenate(patches), options)
 
 
@@ -139,16 +144,16 @@ def _as_image(grey: UInt8) -> Image:
 
 
 def _rows(classes: NDArray[np.intp], view: int, keypoints: Keypoints) -> Float64:
-    """One row a patch: class, view, x, y, sigma, angle."""
+    """Return one row per patch: class, view, x, y, sigma, angle."""
     columns = (keypoints.xy, keypoints.sigma, keypoints.angle)
     return np.column_stack([classes, np.full(len(classes), view), *columns]).astype(np.float64)
 
 
 def _group(photo: str, rows: Float64, patches: UInt8, options: PhotoOptions) -> PhotoClasses:
-    """Keep classes of two patches and more, at most `max_classes` of them, in class order."""
+    """Keep at most `max_classes` classes of at least two patches, in class order."""
     classes = rows[:, 0].astype(np.int64)
     sizes = np.bincount(classes, minlength=1)
-    # Keypoints come strongest first; a random choice keeps the weak ones that serving meets too.
+    # Keypoints are sorted by strength. A random choice keeps weak ones, which serving meets too.
     usable = np.flatnonzero(sizes >= 2)
     rng = np.random.default_rng([options.seed, len(usable)])
     chosen = np.sort(rng.permutation(usable)[: options.max_classes])
@@ -166,9 +171,9 @@ def _group(photo: str, rows: Float64, patches: UInt8, options: PhotoOptions) -> 
 def _is_inside(
     keypoints: Keypoints, homography: Float64, shape: tuple[int, ...], margin: float
 ) -> Bool:
-    """Whether the surroundings of keypoints of a view show the photograph."""
-    turns = np.arange(8) * np.pi / 4
-    ring = np.stack([np.cos(turns), np.sin(turns)], axis=1)
+    """Return whether most of the neighbourhood of each keypoint shows the photograph."""
+    angles = np.arange(8) * np.pi / 4
+    ring = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     around = keypoints.xy[:, None] + margin * keypoints.sigma[:, None, None] * ring
     limit = np.array([shape[1] - 1, shape[0] - 1])
     in_view = np.all((around >= 0) & (around <= limit), axis=2)
@@ -179,7 +184,7 @@ def _is_inside(
 
 
 def _recorded(options: PhotoOptions) -> dict[str, object]:
-    """What `data recrop` needs to draw the views again, and a reader to judge the set."""
+    """Return the options that `data recrop` needs to render the views again."""
     recorded = asdict(options)
     del recorded["spec"]
     return recorded

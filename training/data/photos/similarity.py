@@ -1,7 +1,7 @@
-"""Do two patches show the same thing at all? A coarse check against chance detections.
+"""Coarse similarity of patches, to reject detections that are correct by geometry only by chance.
 
-Geometry says where a keypoint should be, not that one found there is the same: in a saturated
-or hidden place a detection is noise, and nothing can be learned from it.
+Geometry says where a keypoint should be, not that the keypoint found there shows the same thing:
+in a saturated or occluded area a detection is noise, and nothing can be learned from it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import numpy as np
 from matchserve.types import Float32, UInt8
 
 COARSE = 8
-# Of unrelated patches seven in ten are less alike, of true ones three in a hundred.
-MIN_LIKENESS = 0.3
+# 70 % of unrelated pairs and 3 % of true pairs are less similar than this.
+MIN_SIMILARITY = 0.3
 
 
-def likeness(left: UInt8, right: UInt8) -> Float32:
-    """Correlation (N,), -1 to 1, of patches (N, S, S) averaged down to 8 x 8.
+def similarity(left: UInt8, right: UInt8) -> Float32:
+    """Return the correlation (N,), -1 to 1, of patches (N, S, S) averaged down to 8 x 8.
 
-    Coarse enough to bear what position, scale and angle tolerances do; blind to brightness and
-    contrast. A flat patch is like nothing.
+    So coarse a grid tolerates small errors of position, scale and angle. Brightness and contrast
+    have no influence. The correlation with a flat patch is 0.
     """
     one, other = _coarse(left), _coarse(right)
     length = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
@@ -27,7 +27,7 @@ def likeness(left: UInt8, right: UInt8) -> Float32:
 
 
 def _coarse(patches: UInt8) -> Float32:
-    """Cell means under a Gaussian window, of mean zero: (N, 64)."""
+    """Return the cell means (N, 64), centred and weighted by a Gaussian window."""
     side = patches.shape[1] - patches.shape[1] % COARSE
     cells = patches[:, :side, :side].reshape(-1, COARSE, side // COARSE, COARSE, side // COARSE)
     rows = cells.mean(axis=(2, 4), dtype=np.float32).reshape(-1, COARSE * COARSE)
