@@ -1,7 +1,7 @@
-"""Times every stage beside its peer, in one process, interleaved, best of several.
+"""Time every stage beside OpenCV's SIFT with a brute-force matcher and ratio test.
 
-Timings on shared machines wander; ratios within one run do not. The peer is what most people use:
-OpenCV's SIFT with a brute-force matcher and a ratio test.
+All runs are interleaved in one process, and the best of several rounds counts: absolute times on
+shared machines are noisy, ratios within one run are not.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PEER = "OpenCV SIFT + BF ratio"
 
 @dataclass(slots=True)
 class Timing:
-    """Best CPU and wall milliseconds of a piece of work, over the rounds so far."""
+    """The best CPU and wall times so far, in milliseconds."""
 
     cpu_ms: float = float("inf")
     wall_ms: float = float("inf")
 
     def add(self, work: Callable[[], Any]) -> Any:
-        """Run `work` once and remember it if it was faster; return what it returned."""
+        """Run `work`, keep its times if they are the best, and return its result."""
         wall, cpu = time.perf_counter(), time.process_time()
         result = work()
         self.cpu_ms = min(self.cpu_ms, 1e3 * (time.process_time() - cpu))
@@ -46,7 +46,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Report:
-    """Pipelines by name with their stages, and components beside what they replace."""
+    """Times of whole pipelines by stage, and of components beside those that they replace."""
 
     threads: int
     keypoints: int
@@ -56,11 +56,11 @@ class Report:
     components: dict[str, tuple[Timing, Timing]] = field(default_factory=dict)
 
     def ratio(self, name: str) -> float:
-        """CPU time of a pipeline over the peer's."""
+        """Return the CPU time of a pipeline divided by that of OpenCV's SIFT."""
         return self.pipelines[name]["total"].cpu_ms / self.pipelines[PEER]["total"].cpu_ms
 
     def fields(self) -> dict[str, Any]:
-        """As a dictionary, for JSON."""
+        """Return the report as a dictionary for JSON."""
         return {
             "threads": self.threads,
             "max_keypoints": self.keypoints,
@@ -93,7 +93,7 @@ def run(
     threads: int = 1,
     rounds: int = 5,
 ) -> Report:
-    """Time each model's pipeline on `pair`, the peer's, and the parts that we own."""
+    """Time the pipelines of all models and of OpenCV's SIFT on `pair`, and our components."""
     report = Report(threads, keypoints, pair[0].size, rounds)
     matchers = {name: Matcher(load_descriptor(name, threads=threads)) for name in models}
     failures: list[BaseException] = []
@@ -108,7 +108,7 @@ def run(
         except BaseException as error:  # noqa: BLE001  raised again by the caller's thread
             failures.append(error)
 
-    # The main thread's heap makes detection twice as slow, for the peer too: see `keypoints`.
+    # On the main thread detection is twice as slow, also for OpenCV: see `off_main_thread`.
     with _library_threads(threads):
         thread = threading.Thread(target=work)
         thread.start()
@@ -119,7 +119,7 @@ def run(
 
 
 class _library_threads:  # noqa: N801  reads as a verb phrase in `with`
-    """Give OpenCV and FAISS a number of threads for a while."""
+    """Set the number of threads of OpenCV and FAISS, and restore it at the end."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -174,7 +174,7 @@ def _describe(matcher: Matcher, image: Image, keypoints: Keypoints) -> Features:
 
 
 def _time_components(report: Report, image: Image) -> None:
-    """Our crop against a loop of warpAffine, our mutual NN against two FAISS flat searches."""
+    """Time our crop beside a loop of warpAffine, and our matching beside two FAISS searches."""
     keypoints = detect(image, DetectOptions(max_keypoints=report.keypoints))
     ours, peer = report.components.setdefault("crop / warpAffine loop", (Timing(), Timing()))
     ours.add(lambda: crop(image, keypoints, SIFT_PATCH))
@@ -188,7 +188,7 @@ def _time_components(report: Report, image: Image) -> None:
 
 
 def crop_by_loop(image: Image, keypoints: Keypoints, spec: PatchSpec) -> UInt8:
-    """The same crops, one `cv2.warpAffine` each: the peer, and the oracle of the tests."""
+    """Cut the same patches with one `cv2.warpAffine` each; tests compare with this, too."""
     centre = (spec.size - 1) / 2
     pyramid: list[Any] = [np.asarray(image.grey)]
     patches = np.empty((len(keypoints), 1, spec.size, spec.size), np.uint8)

@@ -1,4 +1,4 @@
-"""Ask a matchserve service from Python: `Client` blocks, `AsyncClient` awaits, both the same.
+"""Python clients of a matchserve service: `Client` for normal code, `AsyncClient` for asyncio.
 
 >>> from matchserve.client import Client
 >>> with Client("http://localhost:8000") as client:  # doctest: +SKIP
@@ -30,33 +30,33 @@ Source: TypeAlias = bytes | str | PathLike[str]
 """Encoded bytes, or a path to an image file."""
 
 NPZ = "application/x-npz"
-# A busy service says when to come back; one that says nothing is asked again after this.
+# A busy service says when to try again; this is the wait if it does not.
 RETRY_STATUSES = (429, 502, 503)
 DEFAULT_WAIT_S = 1.0
 MAX_WAIT_S = 30.0
-# The connection was kept too long, or its process died; a question may be asked again.
+# The server closed the connection or its process ended; the request is safe to repeat.
 BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
 class ServiceError(MatchServeError):
-    """The service refused; `problem` is its problem+json."""
+    """The service returned an error; `problem` is its problem+json."""
 
     def __init__(self, status: int, problem: dict[str, Any]) -> None:
-        super().__init__(str(problem.get("detail") or f"the service answered {status}"))
+        super().__init__(str(problem.get("detail") or f"the service returned status {status}"))
         self.http_status = status
         self.problem = problem
         self.problem_code = str(problem.get("code", "unknown"))
 
 
 class Unreachable(CapacityError):
-    """No service answers at that address."""
+    """No service could be reached at the address."""
 
     code = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientMatch:
-    """A match as a client sees it: keypoints of both images, and pairs of their rows."""
+    """The result of a match: keypoints of both images, index pairs, and the geometry."""
 
     model: str
     keypoints0: Float32
@@ -82,7 +82,7 @@ class ClientMatch:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One request, and what to do with its body."""
+    """One HTTP request: method, path, accepted media type, and arguments for httpx."""
 
     method: str
     path: str
@@ -116,7 +116,7 @@ def _bytes(source: Source) -> bytes:
 
 
 def _fields(options: dict[str, Any]) -> dict[str, str]:
-    """Options as form fields; None means the service's default."""
+    """Convert options to form fields; None means the default of the service."""
     texts = {True: "true", False: "false"}
     return {
         name: texts[value] if isinstance(value, bool) else str(value)
@@ -145,7 +145,7 @@ def _match_features_call(
 
 def _patches_call(patches: UInt8, model: str | None) -> _Call:
     if patches.dtype != np.uint8 or patches.ndim not in (3, 4):
-        raise InvalidParameter("patches are uint8 of (N, S, S) or (N, 1, S, S)")
+        raise InvalidParameter("patches must be uint8 arrays of shape (N, S, S) or (N, 1, S, S)")
     arguments = {
         "content": patches.tobytes(),
         "params": {"model": model or ""},
@@ -181,10 +181,10 @@ def _headers(api_key: str | None) -> dict[str, str]:
 
 
 class Client:
-    """A service, asked one thing at a time; close it, or use it in a `with` block.
+    """A blocking client; close it, or use it in a `with` block.
 
-    A busy service (429, 502, 503) is asked again after the time it names, `retries` times; a
-    connection that breaks is made anew once.
+    If the service is busy (429, 502, 503), a request is repeated up to `retries` times after the
+    time that the service names. A broken connection is opened again once.
     """
 
     def __init__(
@@ -205,12 +205,12 @@ class Client:
         """Match two images; options are the fields of POST /v1/match.
 
         Raises:
-            ServiceError: the service refuses.
+            ServiceError: the service returned an error.
         """
         return _read_match(self._send(_match_call(image0, image1, options, NPZ)))
 
     def match_as(self, media_type: str, image0: Source, image1: Source, **options: Any) -> bytes:
-        """The same as the service writes it: JSON, npz, msgpack or a PNG."""
+        """Match two images and return the body as the media type `accept`."""
         return self._send(_match_call(image0, image1, options, media_type)).content
 
     def features(self, image: Source, **options: Any) -> Features:
@@ -224,11 +224,11 @@ class Client:
         return _read_match(self._send(_match_features_call(features0, features1, options)))
 
     def patches(self, patches: UInt8, model: str | None = None) -> NDArray[Any]:
-        """Describe (N, S, S) uint8 patches: one row each."""
+        """Return one descriptor row for each of (N, S, S) uint8 patches."""
         return _read_rows(self._send(_patches_call(patches, model)))
 
     def models(self) -> dict[str, Any]:
-        """What GET /v1/models answers."""
+        """Return the models of the service with their cards."""
         listed: dict[str, Any] = self._send(_Call("GET", "/v1/models")).json()
         return listed
 
@@ -263,11 +263,13 @@ class Client:
             except BROKEN:
                 return self._http.request(call.method, call.path, **call.options())
         except httpx.TransportError as error:
-            raise Unreachable(f"no answer from {self._http.base_url}: {error}") from error
+            raise Unreachable(
+                f"cannot reach the service at {self._http.base_url}: {error}"
+            ) from error
 
 
 class AsyncClient:
-    """The same for asyncio; use it in an `async with` block."""
+    """A client for asyncio with the methods of `Client`; use it in an `async with` block."""
 
     def __init__(
         self,
@@ -287,7 +289,7 @@ class AsyncClient:
         """Match two images; options are the fields of POST /v1/match.
 
         Raises:
-            ServiceError: the service refuses.
+            ServiceError: the service returned an error.
         """
         return _read_match(await self._send(_match_call(image0, image1, options, NPZ)))
 
@@ -303,11 +305,11 @@ class AsyncClient:
         return _read_match(await self._send(call))
 
     async def patches(self, patches: UInt8, model: str | None = None) -> NDArray[Any]:
-        """Describe (N, S, S) uint8 patches: one row each."""
+        """Return one descriptor row for each of (N, S, S) uint8 patches."""
         return _read_rows(await self._send(_patches_call(patches, model)))
 
     async def models(self) -> dict[str, Any]:
-        """What GET /v1/models answers."""
+        """Return the models of the service with their cards."""
         listed: dict[str, Any] = (await self._send(_Call("GET", "/v1/models"))).json()
         return listed
 
@@ -342,4 +344,6 @@ class AsyncClient:
             except BROKEN:
                 return await self._http.request(call.method, call.path, **call.options())
         except httpx.TransportError as error:
-            raise Unreachable(f"no answer from {self._http.base_url}: {error}") from error
+            raise Unreachable(
+                f"cannot reach the service at {self._http.base_url}: {error}"
+            ) from error

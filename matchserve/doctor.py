@@ -1,4 +1,4 @@
-"""What this machine offers and what will really run on it."""
+"""Report what this machine offers and what will run on it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report: `ok` is None for plain information."""
+    """One line of the report; `ok` is None for information without a verdict."""
 
     name: str
     ok: bool | None
     detail: str
 
     def fields(self) -> dict[str, Any]:
-        """As a dictionary, for JSON."""
+        """Return the line as a dictionary for JSON."""
         return {"name": self.name, "ok": self.ok, "detail": self.detail}
 
 
 def examine(models_dir: Path | None = None, provider: str = "auto") -> list[Check]:
-    """Look at processors, memory, libraries, devices and models, and run one real match."""
+    """Check processors, memory, libraries, devices and models, and run one match."""
     return [
         _processors(),
         _memory(),
@@ -133,7 +133,7 @@ def _models(models_dir: Path | None, provider: str) -> list[Check]:
 def _matching(models_dir: Path | None, provider: str) -> Check:
     pattern0, pattern1, homography = generate_pair((640, 480), seed=1)
     try:
-        # A folder of one's own may lack the default model; the built-in ones are everywhere.
+        # A custom models folder may lack the default model; the built-in ones always exist.
         has_default = defaults.MODEL in list_models(models_dir)
         matcher = (
             Matcher(defaults.MODEL, models_dir=models_dir, provider=provider)

@@ -1,4 +1,4 @@
-"""A picture of a match that one likes to look at."""
+"""Draw the matches of two images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import ImageDraw, ImageFont
 
 from matchserve.types import MatchResult, UInt8
 
-# The colours, RGB. Inliers run from weak to strong along the ramp.
+# Colours as RGB. The ramp colours inliers from weak to strong.
 BACKGROUND = (16, 18, 22)
 TEXT = (236, 239, 244)
 QUIET_TEXT = (150, 158, 172)
@@ -25,12 +25,12 @@ MAX_PANEL_WIDTH = 1200
 MAX_INLIER_LINES = 240
 MAX_REJECTED_LINES = 150
 _GAP, _HEADER, _MARGIN = 8, 56, 16
-_SHIFT = 4  # sub-pixel bits of cv2's drawing coordinates
+_SHIFT = 4  # number of sub-pixel bits in the drawing coordinates of OpenCV
 
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """One image on the canvas: where it starts and how much it was scaled."""
+    """One image on the canvas: its offset and scale."""
 
     pixels: UInt8
     left: int
@@ -38,15 +38,15 @@ class _Panel:
     scale: NDArray[np.float64]
 
     def place(self, xy: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Canvas coordinates of points of the sent image."""
+        """Convert points of the image as sent to canvas coordinates."""
         placed = (xy.astype(np.float64) + 0.5) * self.scale - 0.5
         return np.asarray(placed + np.array([self.left, self.top]))
 
 
 def draw_matches(colour0: UInt8, colour1: UInt8, result: MatchResult) -> UInt8:
-    """Both images side by side with their matches: (H, W, 3) RGB.
+    """Draw both images side by side with their matches: (H, W, 3) RGB.
 
-    `colour0` and `colour1` are RGB pictures of the two images, at any scale.
+    `colour0` and `colour1` are RGB pictures of the two images, in any resolution.
     """
     panel0 = _panel(colour0, result.features0.size, 0)
     panel1 = _panel(colour1, result.features1.size, panel0.pixels.shape[1] + _GAP)
@@ -65,14 +65,14 @@ def draw_matches(colour0: UInt8, colour1: UInt8, result: MatchResult) -> UInt8:
 
 
 def png_bytes(picture: UInt8) -> bytes:
-    """An RGB picture as PNG."""
+    """Encode an RGB picture as PNG."""
     buffer = io.BytesIO()
     Pillow.fromarray(picture).save(buffer, format="PNG", compress_level=6)
     return buffer.getvalue()
 
 
 def _is_drawn_as_inlier(result: MatchResult) -> NDArray[np.bool_]:
-    """Inliers, or every match when no geometry was asked for."""
+    """Return the inliers, or all matches if no geometry was requested."""
     if result.verification.kind == "none":
         return np.ones(len(result.matches), np.bool_)
     return result.verification.inliers
@@ -88,7 +88,7 @@ def _panel(colour: UInt8, sent_size: tuple[int, int], left: int) -> _Panel:
 
 
 def _draw_rejected(canvas: UInt8, ends: NDArray[np.float64]) -> None:
-    """Rejected matches, faint; an even sample of them when there are many."""
+    """Draw rejected matches faintly; only an even sample if there are many."""
     step = max(1, -(-len(ends) // MAX_REJECTED_LINES))
     layer = canvas.copy()
     for start, end in _fixed_point(ends[::step]):
@@ -97,7 +97,7 @@ def _draw_rejected(canvas: UInt8, ends: NDArray[np.float64]) -> None:
 
 
 def _draw_inliers(canvas: UInt8, ends: NDArray[np.float64], scores: NDArray[np.float32]) -> None:
-    """Inliers, the strongest on top, coloured by their rank; dots for all, lines for the best."""
+    """Draw a dot for every inlier and lines for the best, coloured by rank, strongest on top."""
     order = np.argsort(scores, kind="stable")
     colours = _ramp(np.linspace(0, 1, len(order)) if len(order) > 1 else np.ones(len(order)))
     points = _fixed_point(ends[order])
@@ -133,7 +133,7 @@ def _captioned(canvas: UInt8, result: MatchResult) -> UInt8:
 
 
 def caption(result: MatchResult) -> tuple[str, str]:
-    """The picture's two lines: what was found, and of how many."""
+    """Return the two lines of text below the picture: the result, and the numbers."""
     kind = result.verification.kind
     counts = f"{len(result.features0)} and {len(result.features1)} keypoints"
     if kind == "none":

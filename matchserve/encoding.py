@@ -1,6 +1,6 @@
-"""Results and features as JSON, npz or plain dictionaries: one shape for files and for the wire.
+"""Encode results and features as JSON or npz, with the same fields in files and over HTTP.
 
-Coordinates are pixels of the sent image with the centre of the top-left pixel at (0, 0).
+Coordinates are pixels of the image as sent; the centre of the top-left pixel is (0, 0).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGITS = 3
 
 
 def result_fields(result: MatchResult) -> dict[str, Any]:
-    """A match as a dictionary whose leaves are arrays, numbers and strings."""
+    """Return a match as a dictionary of arrays, numbers and strings."""
     verification = result.verification
     geometry: dict[str, Any] = {
         "kind": verification.kind,
@@ -61,18 +61,18 @@ def size_fields(features: Features) -> dict[str, int | None]:
 
 
 def result_json(result: MatchResult) -> bytes:
-    """A match as JSON."""
+    """Encode a match as JSON."""
     return to_json(result_fields(result))
 
 
 def to_json(fields: Any, *, indent: bool = False) -> bytes:
-    """Anything with arrays in it as JSON."""
+    """Encode values and arrays as JSON."""
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     return orjson.dumps(fields, option=option | (orjson.OPT_INDENT_2 if indent else 0))
 
 
 def result_npz(result: MatchResult) -> bytes:
-    """A match as an npz archive; read it with `numpy.load(..., allow_pickle=False)`."""
+    """Encode a match as npz; read it with `numpy.load(..., allow_pickle=False)`."""
     verification = result.verification
     matrix = np.full((3, 3), np.nan) if verification.matrix is None else verification.matrix
     pose = np.full((3, 4), np.nan) if verification.pose is None else verification.pose
@@ -97,7 +97,7 @@ def result_npz(result: MatchResult) -> bytes:
 
 
 def features_fields(features: Features) -> dict[str, Any]:
-    """Features as a dictionary: keypoints (N, 2), scales (sigma), orientations, scores, rows."""
+    """Return features as a dictionary of arrays; `scales` are sigmas in pixels."""
     keypoints = features.keypoints
     return {
         "model": features.model,
@@ -114,15 +114,15 @@ def features_fields(features: Features) -> dict[str, Any]:
 
 
 def features_npz(features: Features) -> bytes:
-    """Features as an npz archive."""
+    """Encode features as npz."""
     return npz_bytes({k: np.asarray(v) for k, v in features_fields(features).items()})
 
 
 def features_from_npz(data: bytes) -> Features:
-    """Read what `features_npz` wrote.
+    """Decode features from npz.
 
     Raises:
-        InvalidParameter: it is not such an archive, or its arrays do not fit together.
+        InvalidParameter: the data are not such an archive, or the arrays contradict each other.
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
@@ -133,10 +133,12 @@ def features_from_npz(data: bytes) -> Features:
 
 
 def features_from_fields(fields: dict[str, Any]) -> Features:
-    """Features from a dictionary as `features_fields` makes it; scores and scales may be absent.
+    """Build features from a dictionary like that of `features_fields`.
+
+    Scales, orientations, scores, fingerprint and working size may be absent.
 
     Raises:
-        InvalidParameter: a field is missing, or the arrays do not fit together.
+        InvalidParameter: a field is missing, or the arrays contradict each other.
     """
     try:
         xy = np.asarray(fields["keypoints"], np.float32).reshape(-1, 2)
@@ -169,17 +171,17 @@ def _size(values: Any) -> tuple[int, int]:
 
 
 def read_features(path: Path) -> Features:
-    """Features of a file that `matchserve describe` wrote.
+    """Read features from a file of `matchserve describe`.
 
     Raises:
-        MissingInput: it cannot be read.
-        InvalidParameter: it is something else.
+        MissingInput: the file cannot be read.
+        InvalidParameter: the file does not contain features.
     """
     return features_from_npz(read_file(path))
 
 
 def npz_bytes(arrays: dict[str, Any]) -> bytes:
-    """Arrays as an npz archive in memory."""
+    """Encode arrays as npz."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     return buffer.getvalue()

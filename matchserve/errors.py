@@ -1,30 +1,31 @@
-"""Everything that can go wrong, as types.
+"""The error types of matchserve.
 
 MatchServeError
-├── ImageError                 the bytes or array sent as an image
-│   ├── EmptyImage             zero bytes
-│   ├── UnsupportedFormat      not JPEG, PNG, WebP or TIFF, or a pixel type we do not read
-│   ├── CorruptImage           the format is right, the content is damaged
-│   ├── ImageTooLarge          more bytes, pixels or a longer side than allowed
-│   └── ImageTooSmall          shorter than a descriptor's patch
-├── RequestError               what was asked for
-│   ├── InvalidParameter       a value out of its range
-│   ├── UnknownModel           no model of that name
-│   ├── MissingInput           a file that is not there
+├── ImageError                 an image cannot be used
+│   ├── EmptyImage             it has zero bytes
+│   ├── UnsupportedFormat      not JPEG, PNG, WebP or TIFF, or an unsupported pixel type
+│   ├── CorruptImage           the header is readable, but the content is damaged
+│   ├── ImageTooLarge          too many bytes or pixels, or a side too long
+│   └── ImageTooSmall          a side too short to hold a keypoint
+├── RequestError               a request cannot be fulfilled
+│   ├── InvalidParameter       a value is out of its range or of the wrong type
+│   ├── UnknownModel           there is no model of that name
+│   ├── MissingInput           a file cannot be read
 │   ├── FeatureMismatch        features of different models cannot be matched
-│   └── PayloadTooLarge        the whole request is too big
-├── CapacityError              the machine is busy
-│   ├── Overloaded             all running and waiting places are taken
-│   ├── DeadlineExceeded       the answer would come too late
-│   └── ShuttingDown           the service is draining
-└── ModelError                 a descriptor model
-    ├── ModelMissing           files that a card names are not there
-    ├── ModelCorrupt           a checksum, the graph or the golden descriptors disagree
-    ├── ModelMismatch          inputs, outputs or patch specification are not as the card says
-    ├── ProviderUnavailable    the asked-for device cannot run it
-    └── InferenceFailed        the model raised, or answered with NaN
+│   └── PayloadTooLarge        the request body is too large
+├── CapacityError              the service cannot handle the request now
+│   ├── Overloaded             too many requests run and wait
+│   ├── DeadlineExceeded       the request took too long
+│   └── ShuttingDown           the service is shutting down
+└── ModelError                 a model cannot be used
+    ├── ModelMissing           a file of the model is missing
+    ├── ModelCorrupt           a file of the model is damaged
+    ├── ModelMismatch          the model contradicts its card
+    ├── ProviderUnavailable    the requested device or library is not available
+    └── InferenceFailed        the model failed while running
 
-Each class carries `code` (stable, for machines), `status` (HTTP) and `exit_code` (command line).
+Each class has a `code` (stable, for programs), a `status` (HTTP) and an `exit_code` (command
+line).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import ClassVar
 
 
 class MatchServeError(Exception):
-    """Base of every error that crosses a module border."""
+    """Base class of all errors that callers should expect."""
 
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
@@ -67,43 +68,43 @@ class EmptyImage(ImageError):
 
 
 class UnsupportedFormat(ImageError):
-    """Not a format or pixel type that is read here."""
+    """The image has an unsupported format or pixel type."""
 
     code, status = "unsupported_format", 415
 
 
 class CorruptImage(ImageError):
-    """The header was readable, the content is damaged or cut off."""
+    """The header is readable, but the content is damaged or cut off."""
 
     code = "corrupt_image"
 
 
 class ImageTooLarge(ImageError):
-    """More bytes, pixels or a longer side than the limits allow."""
+    """The image exceeds the limit on bytes, pixels or sides."""
 
     code, status = "image_too_large", 413
 
 
 class ImageTooSmall(ImageError):
-    """Too small to hold a keypoint."""
+    """The image is too small to hold a keypoint."""
 
     code = "image_too_small"
 
 
 class RequestError(MatchServeError):
-    """The request asks for something that cannot be done."""
+    """The request cannot be fulfilled."""
 
     code, status, exit_code = "invalid_request", 400, 2
 
 
 class InvalidParameter(RequestError):
-    """A parameter is out of its range or of the wrong kind."""
+    """A parameter is out of its range or of the wrong type."""
 
     code, status = "invalid_parameter", 422
 
 
 class UnknownModel(RequestError):
-    """No model of that name is installed."""
+    """There is no model of that name."""
 
     code, status = "unknown_model", 404
 
@@ -115,7 +116,7 @@ class MissingInput(RequestError):
 
 
 class FeatureMismatch(RequestError):
-    """Descriptors of different models do not live in one space."""
+    """Features of different models cannot be matched."""
 
     code, status = "feature_mismatch", 422
 
@@ -127,49 +128,49 @@ class PayloadTooLarge(RequestError):
 
 
 class CapacityError(MatchServeError):
-    """The service cannot take this now."""
+    """The service cannot handle the request now."""
 
     code, status, exit_code = "unavailable", 503, 75
 
 
 class Overloaded(CapacityError):
-    """All running and waiting places are taken."""
+    """Too many requests run and wait."""
 
     code, status = "overloaded", 429
 
 
 class DeadlineExceeded(CapacityError):
-    """The request ran out of time."""
+    """The request took longer than allowed."""
 
     code, status = "deadline_exceeded", 504
 
 
 class ShuttingDown(CapacityError):
-    """The service is draining and takes nothing new."""
+    """The service is shutting down and refuses new requests."""
 
     code = "shutting_down"
 
 
 class ModelError(MatchServeError):
-    """A descriptor model cannot be used."""
+    """A model cannot be used."""
 
     code, status, exit_code = "model_error", 503, 78
 
 
 class ModelMissing(ModelError):
-    """A file of the model is absent."""
+    """A file of the model is missing."""
 
     code = "model_missing"
 
 
 class ModelCorrupt(ModelError):
-    """The model's bytes are not what its card promises."""
+    """A file of the model is damaged or differs from its checksum."""
 
     code = "model_corrupt"
 
 
 class ModelMismatch(ModelError):
-    """The graph's inputs or outputs are not what its card promises."""
+    """The inputs, outputs or descriptors of the model contradict its card."""
 
     code = "model_mismatch"
 

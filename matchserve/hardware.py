@@ -1,4 +1,4 @@
-"""What this process may use: processors, memory, and how many threads each library takes."""
+"""Processors and memory that this process may use."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def available_cpus(cgroup_root: Path = CGROUP_ROOT) -> int:
-    """Processors this process may use: the smaller of its affinity and its container's quota.
+    """Return the number of processors: the smaller of the affinity and the container's quota.
 
-    Libraries that count the host's processors start far too many threads in a container.
+    Libraries that count the processors of the host start too many threads in a container.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = cgroup_cpu_quota(cgroup_root)
@@ -20,7 +20,7 @@ def available_cpus(cgroup_root: Path = CGROUP_ROOT) -> int:
 
 
 def cgroup_cpu_quota(cgroup_root: Path = CGROUP_ROOT) -> float | None:
-    """The container's processor quota, e.g. 1.5, or None when there is none (cgroup v2 or v1)."""
+    """Return the container's processor quota, e.g. 1.5, or None (cgroup v2 or v1)."""
     v2 = _read(cgroup_root / "cpu.max").split()
     if len(v2) == 2 and v2[0] != "max":
         return int(v2[0]) / int(v2[1])
@@ -32,7 +32,7 @@ def cgroup_cpu_quota(cgroup_root: Path = CGROUP_ROOT) -> float | None:
 
 
 def memory_limit_bytes(cgroup_root: Path = CGROUP_ROOT) -> int:
-    """Memory this process may use: the smaller of the machine's and the container's."""
+    """Return the memory in bytes: the smaller of the machine's and the container's limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         text = _read(cgroup_root / name).strip()

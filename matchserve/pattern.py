@@ -1,4 +1,4 @@
-"""A generated photograph-like pair with known geometry, for benchmarks and self-tests."""
+"""Generate a textured image pair with known geometry, for benchmarks and self-tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matchserve.types import Float64, UInt8
 
 
 def generate(size: tuple[int, int], *, seed: int = 0) -> UInt8:
-    """A grey image of `size` (width, height) full of shapes and texture at many scales."""
+    """Generate a grey image of `size` (width, height) with texture at many scales."""
     rng = np.random.default_rng(seed)
     width, height = size
     canvas = _clouds(size, rng)
@@ -28,7 +28,7 @@ def generate(size: tuple[int, int], *, seed: int = 0) -> UInt8:
 
 
 def generate_pair(size: tuple[int, int], *, seed: int = 0) -> tuple[UInt8, UInt8, Float64]:
-    """An image, a turned, scaled and slanted view of it, and the homography between them."""
+    """Generate an image, a rotated, scaled and tilted view of it, and their homography."""
     first = generate(size, seed=seed)
     width, height = size
     turn = cv2.getRotationMatrix2D((width / 2, height / 2), 20.0, 0.85)
@@ -40,7 +40,7 @@ def generate_pair(size: tuple[int, int], *, seed: int = 0) -> tuple[UInt8, UInt8
 
 
 def _clouds(size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Smooth noise at several scales around mid-grey."""
+    """Return smooth noise at several scales around mid-grey."""
     canvas = np.full((size[1], size[0]), 128.0, np.float32)
     for cell in (8, 24, 96):
         small = rng.normal(0, 9, (size[1] // cell + 2, size[0] // cell + 2)).astype(np.float32)

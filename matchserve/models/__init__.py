@@ -1,1 +1,4 @@
-"""Descriptor models: cards, the directory of models, and what runs them."""
+"""Descriptor models as code: cards, the registry, ONNX Runtime and SIFT.
+
+The model files themselves are in `models/` at the top of the repository.
+"""

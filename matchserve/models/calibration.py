@@ -1,9 +1,9 @@
-"""From what the matches amount to, the probability that two images show one scene.
+"""The probability that two images show the same scene, computed from their matches.
 
-A logistic function of a few numbers, fitted for each model and kind of geometry by
-`python -m training calibrate` and kept in the model's card. No coefficient is negative, so one
-more inlier never makes it less probable; and no answer is surer than the pairs it was fitted on
-allow: among n of them, what never happened may still happen once in n + 2 times.
+It is a logistic function of a few numbers, fitted for each model and kind of geometry by
+`python -m training calibrate` and stored in the model's card. No coefficient is negative, so one
+more inlier never lowers the probability. The probability is limited by the size of the data it
+was fitted on: with n pairs it stays between 1 / (n + 2) and 1 - 1 / (n + 2).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DIAGRAM_FILE = "reliability.png"
 FeatureName = Literal["log_evidence", "log_inliers", "log_inlier_share", "inlier_ratio", "coverage"]
 CalibratedKind = Literal["homography", "fundamental"]
 
-# Counts grow with the keypoints asked for, and so does what chance can do: the evidence and the
-# share of inliers, which fall with the number of matches, make up for it.
+# Counts grow with the number of keypoints, also for unrelated images. The false-alarm number and
+# the inlier ratio, which fall with the number of matches, compensate for this.
 FEATURES: dict[FeatureName, Callable[[Evidence], float]] = {
     "log_evidence": lambda found: math.log1p(-found.log_nfa),
     "log_inliers": lambda found: math.log1p(found.inliers),
@@ -36,7 +36,7 @@ FEATURES: dict[FeatureName, Callable[[Evidence], float]] = {
     "coverage": lambda found: found.coverage,
 }
 
-# No fit comes near it, and no sum of such products overflows.
+# No fit reaches this value, and sums of such products do not overflow.
 _MOST = 1000.0
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -48,9 +48,10 @@ class _Frozen(BaseModel):
 
 
 class ReliabilityBin(_Frozen):
-    """Pairs of scenes not fitted on that were given about one probability, and how many were so.
+    """Held-out pairs with similar predicted probability, for the reliability diagram.
 
-    `predicted` is their mean, `observed` the share that shows one scene if the prior holds.
+    `predicted` is their mean probability; `observed` is the share that shows one scene, at the
+    prior of the calibration.
     """
 
     predicted: _Share
@@ -60,7 +61,7 @@ class ReliabilityBin(_Frozen):
 
 
 class GeometryCalibration(_Frozen):
-    """The logistic function for one kind of geometry, with how it did on scenes not fitted on."""
+    """The logistic function for one kind of geometry, and its scores on held-out scenes."""
 
     intercept: Annotated[float, Field(ge=-_MOST, le=_MOST)]
     coefficients: dict[FeatureName, Annotated[float, Field(ge=0, le=_MOST)]]
@@ -76,16 +77,16 @@ class GeometryCalibration(_Frozen):
         return self
 
     def probability(self, found: Evidence) -> float:
-        """How probable it is that such evidence comes from two images of one scene."""
+        """Return the probability that the evidence comes from two images of one scene."""
         parts = (weight * FEATURES[name](found) for name, weight in self.coefficients.items())
         return min(max(logistic(self.intercept + sum(parts)), self.low), self.high)
 
 
 class Calibration(_Frozen):
-    """What a card says of `same_scene`.
+    """The calibration of `same_scene` in a model's card.
 
-    `prior` is how probable one scene was held to be before looking; `protocol` and `command` say
-    what it was fitted on, and how it is fitted again.
+    `prior` is the assumed share of pairs that show one scene. `protocol` describes the data of
+    the fit, and `command` repeats it.
     """
 
     prior: _Inside
@@ -94,7 +95,7 @@ class Calibration(_Frozen):
     command: str = ""
 
     def probability(self, kind: VerifyKind, found: Evidence) -> float | None:
-        """How probable it is that both images show one scene; None for a kind not fitted."""
+        """Return the probability that both images show one scene; None for other geometries."""
         if kind == "none" or kind == "pose":
             return None
         fitted = self.geometries.get(kind)
@@ -102,10 +103,10 @@ class Calibration(_Frozen):
 
 
 def read_calibration(directory: Path) -> Calibration:
-    """Parse `directory/calibration.json`, which a built-in descriptor has in place of a card.
+    """Read `directory/calibration.json`, which built-in descriptors have instead of a card.
 
     Raises:
-        ModelCorrupt: it is missing or not valid; the message names the field.
+        ModelCorrupt: the file is missing or invalid; the message names the field.
     """
     where = f"{directory.name}/{CALIBRATION_FILE}"
     try:
@@ -119,5 +120,5 @@ def read_calibration(directory: Path) -> Calibration:
 
 
 def logistic(logit: float) -> float:
-    """1 / (1 + exp(-logit)), for any logit."""
+    """Return 1 / (1 + exp(-logit)) without overflow."""
     return 0.5 * (1.0 + math.tanh(0.5 * logit))

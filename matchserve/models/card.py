@@ -1,7 +1,7 @@
-"""A model's card: what it is, how its patches are cut, what it was measured to do.
+"""Model cards: what a model is, how its patches are cut, and its measured figures.
 
-A model is a directory `NAME/` with `model.onnx`, `card.json` and `golden.npz`. Nothing loads
-without a card, and everything a card promises is checked when the model is loaded.
+A model is a directory `NAME/` with `model.onnx`, `card.json` and `golden.npz`. A model without a
+card does not load, and loading checks everything that the card says about the files.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class ModelCard(BaseModel):
     """Length of the descriptor: floats, or bits for a binary one."""
     patch: PatchSpec
     sha256: Annotated[str, Field(pattern=SHA256_PATTERN)] | None = None
-    """Of `model.onnx`; absent only for the built-in hand-crafted descriptors."""
+    """Checksum of `model.onnx`; absent only for the built-in hand-crafted descriptors."""
     golden_sha256: Annotated[str, Field(pattern=SHA256_PATTERN)] | None = None
-    """Of `golden.npz`: patches and the descriptors they must give."""
+    """Checksum of `golden.npz`: patches and their expected descriptors."""
     licence: str
     method: str
     training_data: tuple[str, ...] = ()
     recipe: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, Any] = Field(default_factory=dict)
-    """Benchmark name to its figures, each with the command that prints them again."""
+    """Figures by benchmark, each with the command that prints them."""
     calibration: Calibration | None = None
-    """How `same_scene` is computed; without, it is null in every answer of this model."""
+    """How `same_scene` is computed; without it, `same_scene` is null for this model."""
     notes: str = ""
 
     @model_validator(mode="after")
@@ -59,21 +59,21 @@ class ModelCard(BaseModel):
 
     @property
     def fingerprint(self) -> str:
-        """What tells two models of one name apart: of the file, or the built-in's version."""
+        """Distinguishes two models of the same name: part of the checksum, or the version."""
         return self.sha256[:12] if self.sha256 else f"v{self.version}"
 
     @property
     def row_length(self) -> int:
-        """Columns of the descriptor array: floats, or bytes of packed bits."""
+        """Number of columns of the descriptor array: floats, or bytes of packed bits."""
         return self.dim if self.kind == "float" else self.dim // 8
 
 
 def read_card(directory: Path) -> ModelCard:
-    """Parse `directory/card.json`.
+    """Read `directory/card.json`.
 
     Raises:
         ModelMissing: there is no card.
-        ModelCorrupt: it is not a valid card; the message names the field.
+        ModelCorrupt: the card is not valid; the message names the field.
     """
     path = directory / CARD_FILE
     try:
@@ -91,12 +91,12 @@ def read_card(directory: Path) -> ModelCard:
 
 
 def write_card(card: ModelCard, directory: Path) -> Path:
-    """Write `card` as `directory/card.json`, indented, whole or not at all; return the path."""
+    """Write `card` to `directory/card.json`, completely or not at all; return the path."""
     path = directory / CARD_FILE
     write_text_whole(path, card.model_dump_json(indent=2) + "\n")
     return path
 
 
 def is_model_name(name: str) -> bool:
-    """Whether `name` may name a model: lower case, digits, dot, dash, underscore."""
+    """Return whether `name` is a valid model name: lower case, digits, dot, dash, underscore."""
     return re.fullmatch(NAME_PATTERN, name) is not None and ".." not in name

@@ -1,4 +1,4 @@
-"""A learned descriptor: an ONNX file that is what its card says, or does not load."""
+"""A learned descriptor in an ONNX file, which must agree with its card to load."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from matchserve.vision.patches import crop
 
 INPUT, OUTPUT = "patches", "descriptors"
 MAX_MODEL_BYTES = 200_000_000
-# More patches at once are not faster and cost memory in proportion.
+# Larger batches are not faster on a CPU, and memory grows with the batch.
 BATCH = 64
-# Golden descriptors come from another machine; kernels differ in the last digits.
+# Golden descriptors come from another machine, whose kernels differ in the last digits.
 GOLDEN_TOLERANCE = 1e-3
 GOLDEN_BIT_SHARE = 0.01
 
@@ -40,7 +40,7 @@ _OUTPUT_TYPES = {"float": "tensor(float)", "binary": "tensor(uint8)"}
 
 
 class OnnxDescriptor:
-    """Runs `directory/model.onnx` on the device asked for; safe to call from many threads."""
+    """Runs `directory/model.onnx` on the requested device; safe to call from many threads."""
 
     def __init__(
         self, directory: Path | str, *, provider: str = "auto", threads: int | None = None
@@ -48,7 +48,7 @@ class OnnxDescriptor:
         """Load and check a model.
 
         Raises:
-            ModelError: missing, damaged, not as its card says, or not runnable as asked.
+            ModelError: the model is missing or damaged, contradicts its card, or cannot run.
         """
         directory = Path(directory)
         self.card: ModelCard = read_card(directory)
@@ -94,14 +94,14 @@ class OnnxDescriptor:
             raise InferenceFailed(f"model {self.card.name!r} failed while running") from error
         if rows.shape != (len(batch), self.card.row_length):
             raise ModelMismatch(
-                f"model {self.card.name!r} answered {rows.shape} for {len(batch)} patches"
+                f"model {self.card.name!r} returned {rows.shape} for {len(batch)} patches"
             )
         if self.card.kind == "float" and not np.isfinite(rows).all():
-            raise InferenceFailed(f"model {self.card.name!r} answered with NaN or infinity")
+            raise InferenceFailed(f"model {self.card.name!r} returned NaN or infinity")
         return np.asarray(rows)
 
     def _check_golden(self, data: bytes) -> None:
-        """Describe the golden patches and compare with what the training machine got."""
+        """Describe the golden patches and compare with the recorded descriptors."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as golden:
                 patches, expected = golden["patches"], golden["descriptors"]
@@ -112,9 +112,11 @@ class OnnxDescriptor:
             raise ModelCorrupt(f"{self.card.name}/{GOLDEN_FILE} has no patches of {size} x {size}")
         rows = self.describe_patches(patches)
         if rows.shape != expected.shape or rows.dtype != expected.dtype:
-            raise ModelMismatch(f"model {self.card.name!r}: golden descriptors have another shape")
+            raise ModelMismatch(
+                f"model {self.card.name!r}: the golden descriptors have a different shape"
+            )
         if self.card.kind == "float" and not is_unit_length(rows):
-            raise ModelMismatch(f"model {self.card.name!r} does not give rows of length one")
+            raise ModelMismatch(f"model {self.card.name!r} does not return rows of length one")
         if self.card.kind == "float":
             error_size = float(np.abs(rows - expected).max())
             agrees = error_size <= GOLDEN_TOLERANCE
@@ -123,13 +125,13 @@ class OnnxDescriptor:
             agrees = error_size <= GOLDEN_BIT_SHARE
         if not agrees:
             raise ModelMismatch(
-                f"model {self.card.name!r} does not give its golden descriptors here "
+                f"model {self.card.name!r} does not reproduce its golden descriptors "
                 f"(difference {error_size:.2g})"
             )
 
 
 def sha256_hex(data: bytes) -> str:
-    """The checksum as cards write it."""
+    """Return the checksum as cards contain it."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -142,7 +144,7 @@ def _verified_bytes(directory: Path, name: str, expected: str | None) -> bytes:
     except OSError as error:
         raise ModelMissing(f"model {directory.name!r} has no readable {name}") from error
     if expected is None or sha256_hex(data) != expected:
-        raise ModelCorrupt(f"{directory.name}/{name} does not have the sha256 of its card")
+        raise ModelCorrupt(f"{directory.name}/{name} does not have the checksum of its card")
     return data
 
 

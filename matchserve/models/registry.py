@@ -1,4 +1,4 @@
-"""The models there are: built-in ones, and the directories of a models folder."""
+"""Find and load models: the built-in ones, and those of a models folder."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def shipped_models_dir() -> Path:
-    """Where the models of this installation are: in the package, or in a source checkout."""
+    """Return the folder of the shipped models: in the package, or in a source checkout."""
     installed = _PACKAGE / "shipped_models"
     return installed if installed.is_dir() else _PACKAGE.parent / "models"
 
 
 def list_models(models_dir: Path | None = None) -> dict[str, ModelCard | ModelError]:
-    """Every model by name, with its card or what is wrong with it."""
-    found: dict[str, ModelCard | ModelError] = {
+    """Return every model by name, with its card or its error."""
+    models: dict[str, ModelCard | ModelError] = {
         name: handcrafted.card(name) for name in handcrafted.NAMES
     }
     for directory in sorted(_models_folder(models_dir).iterdir()):
         if is_model_name(directory.name) and (directory / CARD_FILE).is_file():
-            found.setdefault(directory.name, _card_or_error(directory))
-    return found
+            models.setdefault(directory.name, _card_or_error(directory))
+    return models
 
 
 def load_descriptor(
@@ -46,12 +46,12 @@ def load_descriptor(
 ) -> Descriptor:
     """Load a descriptor by name, or from a model directory given as a path.
 
-    A path is recognised by its separator (`./mine`, `/srv/models/x`); a bare name never leaves
-    the models folder.
+    A path contains a separator (`./mine`, `/srv/models/x`); a name without one is only looked up
+    in the models folder.
 
     Raises:
-        UnknownModel: no model of that name.
-        ModelError: it is there and cannot be used.
+        UnknownModel: there is no model of that name.
+        ModelError: the model cannot be used.
     """
     if model in handcrafted.NAMES:
         if provider not in ("auto", "cpu"):
@@ -69,7 +69,7 @@ def load_descriptor(
 
 
 def provider_for(model: str, provider: str) -> str:
-    """The provider to ask for when every model is loaded: the built-in ones know no device."""
+    """Return the provider for a model: built-in models run on the CPU whatever was requested."""
     return "auto" if model in handcrafted.NAMES else provider
 
 
@@ -81,11 +81,11 @@ def _models_folder(models_dir: Path | None) -> Path:
 
 
 def _card_or_error(directory: Path) -> ModelCard | ModelError:
-    """The card of a model in a models folder, where its name is its directory's."""
+    """Return the card of a model, whose name must be that of its directory, or the error."""
     try:
         card = read_card(directory)
     except ModelError as error:
         return error
     if card.name != directory.name:
-        return ModelMismatch(f"the card in {directory.name!r} is that of {card.name!r}")
+        return ModelMismatch(f"the card in {directory.name!r} names the model {card.name!r}")
     return card

@@ -1,1 +1,1 @@
-"""Pure functions on images and arrays: no I/O beyond the bytes given, no web, no torch."""
+"""Pure functions on images and arrays: no files, no threads, no process-wide settings."""

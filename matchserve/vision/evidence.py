@@ -1,8 +1,8 @@
-"""How much a match says: counts, and how far over both images its inliers reach.
+"""Measure how strongly the matches suggest that two images show the same scene.
 
-Coverage is counted in an 8 x 8 grid laid over each image: of the cells that have a keypoint, the
-share that has an inlier, in the image where it is less. Cells of sky or of a blank wall have no
-keypoints and so do not count; a logo in one corner of both images covers little.
+Coverage is measured on an 8 x 8 grid over each image: the share of cells with an inlier among the
+cells with a keypoint, in the image where this share is smaller. Cells of sky or of a blank wall
+have no keypoints and do not count. A logo in one corner of both images covers little.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ GRID = 8
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What two images' matches amount to.
+    """The numbers from which the probability of one scene is computed.
 
-    `coverage` is a share from 0 to 1; `log_nfa` is that of the geometry, 0 or less: it knows the
-    size of the image and the distance of an inlier, so that the counts need not.
+    `coverage` is from 0 to 1. `log_nfa` is that of the geometry, at most 0: it accounts for the
+    image size and the inlier threshold, so the counts need not.
     """
 
     matches: int
@@ -32,14 +32,14 @@ class Evidence:
 
     @property
     def inlier_ratio(self) -> float:
-        """The share of the matches that agree with the geometry, 0 without any match."""
+        """The share of matches that agree with the geometry; 0 if there are no matches."""
         return self.inliers / max(self.matches, 1)
 
 
 def gather(
     features0: Features, features1: Features, matches: Matches, verification: Verification
 ) -> Evidence:
-    """What the matches of two described images say, once geometry was asked."""
+    """Collect the evidence from verified matches of two described images."""
     agreeing = matches.pairs[verification.inliers]
     covered = (
         _coverage(features.keypoints.xy, agreeing[:, side], features.size)
@@ -49,7 +49,7 @@ def gather(
 
 
 def _coverage(xy: Float32, rows: NDArray[np.int32], size: tuple[int, int]) -> float:
-    """Of the cells that have a keypoint, the share that has one of the keypoints `rows`."""
+    """Return the share of cells with a keypoint of `rows`, among all cells with a keypoint."""
     if len(rows) == 0:
         return 0.0
     scaled = np.floor((xy + 0.5) * (GRID / np.array(size, np.float64)))

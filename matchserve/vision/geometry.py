@@ -1,14 +1,15 @@
-"""Do the matches agree on one geometry? Homography, fundamental matrix or relative pose.
+"""Robust estimation of a homography, fundamental matrix or relative pose from matches.
 
-Confidence is a contrario (Moisan and Stival 2004): with n matches, k of them within t pixels of a
-model that s of them determine, the expected number of such agreements among unrelated points is
+The confidence follows the a contrario method (Moisan and Stival 2004). With n matches, k inliers
+within t pixels, and s matches that determine the geometry, the expected number of equally good
+geometries among unrelated points (the number of false alarms) is
 
     NFA = (n - s) C(n, k) C(k, s) p^(k - s)
 
-where p is the chance that a random point falls that near: a disc of radius t over the image area
-for a homography, a band of half-width t along the longest line for an epipolar geometry. The
-confidence is 1 - NFA, no less than 0. n and k count distinct places: keypoints that differ by
-orientation only are one piece of evidence, not several.
+where p is the probability that a random point is an inlier: the area of a disc of radius t over
+the image area for a homography, the area of a band of half-width t along the diagonal for an
+epipolar geometry. The confidence is max(0, 1 - NFA). n and k count distinct positions: keypoints
+that differ only in orientation count once.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ VERIFY_KINDS = ("none", "homography", "fundamental", "pose")
 MAX_ITERATIONS = 10_000
 SUCCESS_PROBABILITY = 0.9999
 
-# How many matches determine a model.
+# Number of matches that determine the geometry.
 _SAMPLE = {"homography": 4, "fundamental": 7, "pose": 5}
 
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A pinhole camera, pixel centres at integers: focal lengths and principal point in pixels."""
+    """A pinhole camera: focal lengths and principal point in pixels, pixel centres at integers."""
 
     fx: float
     fy: float
@@ -46,7 +47,9 @@ class Camera:
     def __post_init__(self) -> None:
         values = (self.fx, self.fy, self.cx, self.cy)
         if not all(math.isfinite(v) for v in values) or self.fx <= 0 or self.fy <= 0:
-            raise InvalidParameter(f"a camera needs positive focal lengths and a centre: {values}")
+            raise InvalidParameter(
+                f"a camera needs positive focal lengths and a finite centre, not {values}"
+            )
 
     @property
     def matrix(self) -> Float64:
@@ -56,7 +59,7 @@ class Camera:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """Which geometry is looked for, and how near a match must be to count as an inlier."""
+    """The geometry to estimate, and the maximum distance of an inlier."""
 
     kind: VerifyKind = defaults.VERIFY
     threshold_px: float = defaults.THRESHOLD_PX
@@ -80,9 +83,9 @@ def verify(
     sizes: tuple[tuple[int, int], tuple[int, int]],
     options: VerifyOptions | None = None,
 ) -> Verification:
-    """Fit one geometry to matched points, (M, 2) each, robustly and repeatably.
+    """Estimate a geometry from matched points, (M, 2) each; equal input gives equal results.
 
-    Too few, coincident or collinear points are an answer (no matrix, no inliers), not an error.
+    Too few, coincident or collinear points give no matrix and no inliers, not an error.
     """
     options = options or VerifyOptions()
     count = len(points0)
@@ -93,7 +96,7 @@ def verify(
     matrix, pose, found = _fit(p0[usable], p1[usable], options)
     inliers = np.zeros(count, np.bool_)
     inliers[np.flatnonzero(usable)[found]] = True
-    places, agreeing = _places(p0, p1), _places(p0[inliers], p1[inliers])
+    places, agreeing = _distinct_positions(p0, p1), _distinct_positions(p0[inliers], p1[inliers])
     if matrix is None or agreeing <= _SAMPLE[options.kind]:
         return Verification(options.kind, None, np.zeros(count, np.bool_), 0.0)
     log_nfa = log_false_alarms(places, agreeing, _SAMPLE[options.kind], _chance(options, sizes[1]))
@@ -102,7 +105,7 @@ def verify(
 
 
 def log_false_alarms(matches: int, inliers: int, sample: int, chance: float) -> float:
-    """log NFA of `inliers` among `matches`, no more than 0; it never rises with the inliers."""
+    """Return log NFA, at most 0; it never increases with the number of inliers."""
     if inliers <= sample or matches <= sample:
         return 0.0
     log_nfa = (
@@ -114,8 +117,8 @@ def log_false_alarms(matches: int, inliers: int, sample: int, chance: float) -> 
     return min(log_nfa, 0.0)
 
 
-def _places(p0: Float64, p1: Float64) -> int:
-    """How many distinct places the matches join, in the image where they are fewer."""
+def _distinct_positions(p0: Float64, p1: Float64) -> int:
+    """Return the number of distinct matched positions, in the image where it is smaller."""
     return min(len(np.unique(p0, axis=0)), len(np.unique(p1, axis=0)))
 
 
@@ -124,14 +127,14 @@ _Fit = tuple[Float64 | None, Float64 | None, Bool]
 
 def _fit(p0: Float64, p1: Float64, options: VerifyOptions) -> _Fit:
     nothing = (None, None, np.zeros(len(p0), np.bool_))
-    if _places(p0, p1) <= _SAMPLE[options.kind]:
+    if _distinct_positions(p0, p1) <= _SAMPLE[options.kind]:
         return nothing
     if options.kind == "pose":
         return _relative_pose(p0, p1, options)
     find = cv2.findHomography if options.kind == "homography" else cv2.findFundamentalMat
     try:
         fitted: Any = find(p0, p1, _usac(options))
-    except cv2.error:  # a degenerate sample that its own checks let through
+    except cv2.error:  # a degenerate sample that OpenCV did not reject
         return nothing
     matrix, mask = fitted
     if matrix is None or matrix.shape != (3, 3) or not np.isfinite(matrix).all():
@@ -179,12 +182,12 @@ def _relative_pose(p0: Float64, p1: Float64, options: VerifyOptions) -> _Fit:
 
 def _poselib_camera(camera: Camera) -> dict[str, Any]:
     params = [camera.fx, camera.fy, camera.cx, camera.cy]
-    # The model's own width and height play no part in estimation.
+    # PoseLib does not use the width and height.
     return {"model": "PINHOLE", "width": 1, "height": 1, "params": params}
 
 
 def _chance(options: VerifyOptions, size: tuple[int, int]) -> float:
-    """The chance that an unrelated point of image 1 lies within the threshold of a model."""
+    """Return the probability that an unrelated point of image 1 is an inlier."""
     area = float(size[0] * size[1])
     if options.kind == "homography":
         near = math.pi * options.threshold_px**2

@@ -1,4 +1,4 @@
-"""Difference-of-Gaussians keypoints: the only code that knows OpenCV's keypoint conventions."""
+"""Difference-of-Gaussians keypoints; the only module that uses OpenCV's keypoint conventions."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.types import Bool, Float64, Image, Keypoints, UInt8
 
-# Standard deviation, in grey levels, under which a keypoint's surroundings count as flat, and the
-# side of the square they are measured in, in sigmas (SIFT's own support).
+# A keypoint is dropped as flat if the standard deviation around it, in grey levels, is below this;
+# it is measured in a square of this side, in sigmas (the support of SIFT).
 FLAT_STD = 2.0
 FLAT_SIDE_SIGMA = 12.0
 
-# DoG keeps its whole pyramid in memory, in float: measured on images of 2 to 48 megapixels.
+# Memory of the DoG scale space, measured on images of 2 to 48 megapixels.
 DETECT_BYTES_PER_PIXEL = 240
 
 _SIFT_SIGMA = 1.6
 _LAYERS = 3
-# The blur SIFT takes an image to have had, in pixels of the doubled image.
+# The blur that SIFT assumes in the input, in pixels of the doubled image.
 _DOUBLED_BLUR = 1.0
-# Keypoints there are for each extremum of the finest octave counted at the image's own resolution:
-# 1.4 to 2.7 for 19 in 20 photographs. A low figure asks for more keypoints than are needed.
+# Number of keypoints per extremum of the finest octave, sampled at the resolution of the image:
+# measured 1.4 to 2.7 for 95 % of photographs. A value below that requests a few keypoints too many.
 _KEYPOINTS_PER_EXTREMUM = 1.1
-# They are counted in bands of so many rows, one in every so many.
+# The extrema are counted in bands of this many rows, one band every this many rows.
 _BAND, _BAND_STEP = 32, 128
 
 
@@ -38,9 +38,10 @@ _BAND, _BAND_STEP = 32, 128
 class DetectOptions:
     """How keypoints are found.
 
-    `upright` sets every angle to 0 and drops the copies that differ by orientation only.
-    The thresholds are OpenCV's; the defaults let almost every extremum compete for the strongest
-    places, edges too, which gives more correct matches than OpenCV's 0.04 and 10 at equal numbers.
+    `upright` sets every angle to 0 and drops duplicates that differ only in orientation. The
+    thresholds are those of OpenCV. The defaults accept almost every extremum, also on edges, and
+    keep the strongest: this gives more correct matches than OpenCV's 0.04 and 10 for the same
+    number of keypoints.
     """
 
     max_keypoints: int = defaults.MAX_KEYPOINTS
@@ -52,16 +53,16 @@ class DetectOptions:
         if self.max_keypoints < 1:
             raise InvalidParameter(f"max_keypoints is {self.max_keypoints}, must be at least 1")
         if not (math.isfinite(self.contrast_threshold) and self.contrast_threshold >= 0):
-            raise InvalidParameter("contrast_threshold must be a number of at least 0")
+            raise InvalidParameter("contrast_threshold must be a finite number, at least 0")
         if not (math.isfinite(self.edge_threshold) and self.edge_threshold > 0):
-            raise InvalidParameter("edge_threshold must be a number above 0")
+            raise InvalidParameter("edge_threshold must be a finite number above 0")
 
 
 def detect(image: Image, options: DetectOptions | None = None) -> Keypoints:
-    """Find the strongest DoG keypoints, in sent-image coordinates, strongest first.
+    """Find the strongest DoG keypoints, strongest first, in pixels of the image as sent.
 
-    Equally strong keypoints are ordered by place, scale and angle, so the same image always
-    gives the same list. Keypoints in flat surroundings are dropped: their descriptor is noise.
+    Equally strong keypoints are sorted by position, scale and angle, so the same image always
+    gives the same list. Keypoints in flat regions are dropped: their descriptors are noise.
     """
     options = options or DetectOptions()
     rows = _strongest(image.grey, options)
@@ -74,9 +75,9 @@ def detect(image: Image, options: DetectOptions | None = None) -> Keypoints:
 
 
 def to_opencv(keypoints: Keypoints, image: Image) -> list[cv2.KeyPoint]:
-    """OpenCV keypoints in the working image, with the octave SIFT needs to describe them.
+    """Convert to OpenCV keypoints of the working image, with the octave that SIFT needs.
 
-    Keypoints too large for any octave of the image are given its last one.
+    Keypoints that are too large for any octave get the last one.
     """
     xy = image.to_working(keypoints.xy)
     sizes = 2.0 * keypoints.sigma * math.sqrt(float(np.prod(image.scale_xy)))
@@ -89,13 +90,13 @@ def to_opencv(keypoints: Keypoints, image: Image) -> list[cv2.KeyPoint]:
 
 
 def _strongest(grey: UInt8, options: DetectOptions) -> Float64:
-    """Rows of at least the `max_keypoints` strongest keypoints, or of all if there are fewer.
+    """Return rows of at least the `max_keypoints` strongest keypoints, or of all if fewer exist.
 
-    Weak keypoints cost as much as strong ones, so a threshold that should leave enough is tried
-    first, then half of it; what it leaves out could not have been among the strongest.
+    Weak keypoints cost as much as strong ones. So an estimated contrast threshold is tried first,
+    then half of it; keypoints below the threshold could not be among the strongest.
     """
-    judged = _sufficient_threshold(grey, options.max_keypoints)
-    for threshold in (judged, judged / 2):
+    estimate = _estimate_threshold(grey, options.max_keypoints)
+    for threshold in (estimate, estimate / 2):
         if threshold > options.contrast_threshold:
             rows = _dog(grey, threshold, options)
             if len(rows) >= options.max_keypoints:
@@ -103,33 +104,33 @@ def _strongest(grey: UInt8, options: DetectOptions) -> Float64:
     return _dog(grey, options.contrast_threshold, options)
 
 
-def _sufficient_threshold(grey: UInt8, wanted: int) -> float:
-    """Contrast threshold that probably leaves `wanted` keypoints, judged by the finest octave."""
+def _estimate_threshold(grey: UInt8, wanted: int) -> float:
+    """Estimate the contrast threshold that leaves `wanted` keypoints, from the finest octave."""
     bands = [grey[top : top + _BAND] for top in range(0, len(grey), _BAND_STEP)]
     strength = np.concatenate([_fine_extrema(band) for band in bands])
     share = sum(len(band) for band in bands) / len(grey)
-    place = math.ceil(wanted * share / _KEYPOINTS_PER_EXTREMUM)
-    if place > len(strength):
+    rank = math.ceil(wanted * share / _KEYPOINTS_PER_EXTREMUM)
+    if rank > len(strength):
         return 0.0
-    weakest = float(np.partition(strength, -place)[-place])
+    weakest = float(np.partition(strength, -rank)[-rank])
     return _LAYERS * weakest / 255.0
 
 
 def _fine_extrema(grey: UInt8) -> NDArray[np.float32]:
-    """Contrasts of the extrema over place and scale in `_fine_differences`, in grey levels."""
+    """Return the contrasts, in grey levels, of extrema over position and scale."""
     maps = _fine_differences(grey)
     box = np.ones((3, 3), np.uint8)
     highest, lowest = ([change(m, box) for m in maps] for change in (cv2.dilate, cv2.erode))
-    found: list[NDArray[np.float32]] = []
+    contrasts: list[NDArray[np.float32]] = []
     for i in range(1, len(maps) - 1):
         above = (maps[i] == highest[i]) & (maps[i] > np.maximum(highest[i - 1], highest[i + 1]))
         below = (maps[i] == lowest[i]) & (maps[i] < np.minimum(lowest[i - 1], lowest[i + 1]))
-        found.append(np.abs(maps[i][above | below]))
-    return np.concatenate(found)
+        contrasts.append(np.abs(maps[i][above | below]))
+    return np.concatenate(contrasts)
 
 
 def _fine_differences(grey: UInt8) -> list[NDArray[np.float32]]:
-    """Differences of Gaussians of SIFT's doubled octave, sampled at the image's own pixels."""
+    """Return the DoG maps of SIFT's doubled octave, sampled at the resolution of the image."""
     pixels = grey.astype(np.float32)
     blurred: list[NDArray[np.float32]] = []
     for layer in range(_LAYERS + 3):
@@ -141,8 +142,8 @@ def _fine_differences(grey: UInt8) -> list[NDArray[np.float32]]:
 
 
 def _dog(grey: UInt8, contrast_threshold: float, options: DetectOptions) -> Float64:
-    """Rows of the keypoints in textured surroundings."""
-    # Without enable_precise_upscale every keypoint is off by a quarter of a pixel.
+    """Return the rows of all keypoints that are not in flat regions."""
+    # Without enable_precise_upscale every keypoint is shifted by a quarter of a pixel.
     detector = cv2.SIFT.create(
         nfeatures=0,
         contrastThreshold=contrast_threshold,
@@ -156,14 +157,14 @@ def _dog(grey: UInt8, contrast_threshold: float, options: DetectOptions) -> Floa
     return np.asarray(rows[_is_textured(grey, rows)])
 
 
-def _as_rows(found: Sequence[cv2.KeyPoint]) -> Float64:
-    """OpenCV keypoints as rows of x, y, sigma, angle (radians), response."""
-    rows = [(*k.pt, 0.5 * k.size, math.radians(k.angle), k.response) for k in found]
+def _as_rows(keypoints: Sequence[cv2.KeyPoint]) -> Float64:
+    """Convert OpenCV keypoints to rows of x, y, sigma, angle in radians, response."""
+    rows = [(*k.pt, 0.5 * k.size, math.radians(k.angle), k.response) for k in keypoints]
     return np.array(rows, np.float64).reshape(-1, 5)
 
 
 def _is_textured(grey: UInt8, rows: Float64) -> Bool:
-    """Whether the surroundings of each keypoint vary by more than `FLAT_STD` grey levels."""
+    """Return whether the standard deviation around each keypoint exceeds `FLAT_STD`."""
     if len(rows) == 0:
         return np.zeros(0, np.bool_)
     total, squares = cv2.integral2(grey, sdepth=cv2.CV_64F, sqdepth=cv2.CV_64F)
@@ -184,13 +185,13 @@ def _is_textured(grey: UInt8, rows: Float64) -> Bool:
 
 
 def _packed_octaves(sizes: Float64, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """OpenCV's `octave` field (octave and layer) of keypoints with these diameters.
+    """Return OpenCV's `octave` field (octave and layer) for keypoints of these diameters.
 
     A keypoint of layer 1 to 3 in octave o has the diameter 1.6 * 2^(o+1) * 2^(layer/3), where
     octave -1 is the doubled image.
     """
     steps = _LAYERS * np.log2(np.maximum(sizes, 1e-6) / _SIFT_SIGMA)
-    # As OpenCV counts the octaves of an image it has doubled.
+    # The number of octaves as OpenCV computes it for a doubled image.
     last = max(0, round(math.log2(2 * min(shape)) - 2) - 1)
     octave = np.clip(np.floor((steps - 0.5) / _LAYERS), 0, last)
     layer = np.clip(np.round(steps - _LAYERS * octave), 1, _LAYERS)

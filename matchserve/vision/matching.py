@@ -1,6 +1,6 @@
-"""Mutual nearest neighbours of two sets of descriptors, with FAISS.
+"""Mutual nearest neighbours of two sets of descriptors, and the ratio test, with FAISS.
 
-FAISS works in blocks of its own, so memory does not grow with the product of the two sizes.
+FAISS computes distances in blocks, so memory does not grow with the product of the two sizes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from matchserve.types import Bool, DescriptorKind, Features, Float32, Matches
 class MatchOptions:
     """Which mutual nearest neighbours are kept.
 
-    `ratio` is Lowe's test, nearest over second-nearest distance, asked in both directions so that
-    swapping the images swaps the answer. `max_distance` is Euclidean, or bits for binary ones.
+    `ratio` is the maximum of Lowe's ratio test, nearest over second-nearest distance. It is tested
+    in both directions, so the order of the images does not matter. `max_distance` is Euclidean
+    for float descriptors and a number of bits for binary ones.
     """
 
     ratio: float | None = None
@@ -47,24 +48,24 @@ def match(left: Features, right: Features, options: MatchOptions | None = None) 
     """Match two described images.
 
     Raises:
-        FeatureMismatch: the descriptors are of different models.
+        FeatureMismatch: different models made the descriptors.
     """
     if left.model != right.model:
-        raise FeatureMismatch(f"features of {left.model!r} and {right.model!r} do not compare")
+        raise FeatureMismatch(f"features of {left.model!r} and {right.model!r} cannot be matched")
     if left.fingerprint and right.fingerprint and left.fingerprint != right.fingerprint:
         raise FeatureMismatch(
             f"features of two different models, both named {left.model!r} "
-            f"({left.fingerprint} and {right.fingerprint}), do not compare"
+            f"({left.fingerprint} and {right.fingerprint}), cannot be matched"
         )
     if left.descriptors.shape[1] != right.descriptors.shape[1] or left.kind != right.kind:
-        raise FeatureMismatch("the descriptors are of different length or kind")
+        raise FeatureMismatch("the descriptors have different lengths or kinds")
     return mutual_nn(left.descriptors, right.descriptors, options)
 
 
 def mutual_nn(
     left: NDArray[Any], right: NDArray[Any], options: MatchOptions | None = None
 ) -> Matches:
-    """Pairs (i, j) where j is the nearest to i and i the nearest to j.
+    """Find the pairs (i, j) where j is the nearest to i and i the nearest to j.
 
     Rows are float32 unit vectors, or packed bits as uint8.
     """
@@ -73,7 +74,7 @@ def mutual_nn(
         return _matches(np.zeros((0, 2)), np.zeros(0), left)
     count = 1 if options.ratio is None else 2
     forward_distance, forward = _nearest(left, right, count)
-    # Only rows that are somebody's nearest can be mutual: ask back for those alone.
+    # Only rows that are the nearest of another row can be mutual: search back for those only.
     wanted = np.unique(forward[:, 0])
     back_distance, back = _nearest(right[wanted], left, count)
     back_row = np.searchsorted(wanted, forward[:, 0])
@@ -88,7 +89,7 @@ def mutual_nn(
 
 
 def _is_distinct(distance: Float32, ratio: float | None) -> Bool:
-    """Lowe's ratio test; passed by a row that has no second neighbour to be confused with."""
+    """Apply Lowe's ratio test; a row without a second neighbour passes."""
     if ratio is None or distance.shape[1] < 2:
         return np.ones(len(distance), np.bool_)
     return np.asarray(distance[:, 0] < ratio * distance[:, 1])
@@ -96,7 +97,7 @@ def _is_distinct(distance: Float32, ratio: float | None) -> Bool:
 
 def _matches(pairs: NDArray[Any], distance: NDArray[Any], like: NDArray[Any]) -> Matches:
     kind: DescriptorKind = "binary" if like.dtype == np.uint8 else "float"
-    # Unit vectors: 1 - d^2/4 = (1 + cosine) / 2. Bits: the share of equal ones.
+    # Unit vectors: 1 - d^2/4 = (1 + cosine) / 2. Binary: the share of equal bits.
     score = 1 - distance**2 / 4 if kind == "float" else 1 - distance / (8 * like.shape[1])
     return Matches(pairs.astype(np.int32), distance.astype(np.float32), score.astype(np.float32))
 
@@ -104,7 +105,7 @@ def _matches(pairs: NDArray[Any], distance: NDArray[Any], like: NDArray[Any]) ->
 def _nearest(
     queries: NDArray[Any], base: NDArray[Any], count: int
 ) -> tuple[Float32, NDArray[np.int64]]:
-    """Distances and indices of the `count` nearest rows of `base`, nearest first."""
+    """Return distances and indices of the `count` nearest rows of `base`, nearest first."""
     faiss = import_faiss()
     count = min(count, len(base))
     if queries.dtype == np.uint8:
@@ -113,17 +114,17 @@ def _nearest(
     search = faiss.knn if gpu_count() == 0 else _gpu_search()
     try:
         cosine, index = search(queries, base, count, metric=faiss.METRIC_INNER_PRODUCT)
-    except RuntimeError as error:  # FAISS's only exception; on a GPU, mostly its memory
+    except RuntimeError as error:  # the only exception of FAISS; on a GPU mostly out of memory
         raise InferenceFailed("FAISS failed while matching") from error
     return np.sqrt(np.maximum(2.0 - 2.0 * cosine, 0.0)), index
 
 
-# GPU resources belong to one thread: FAISS does not guard them.
+# FAISS does not lock GPU resources, so each thread has its own.
 _per_thread = threading.local()
 
 
 def _gpu_search() -> Any:
-    """`faiss.knn_gpu` with this thread's resources on the first device."""
+    """Return `faiss.knn_gpu` with the resources of this thread on the first device."""
     faiss = import_faiss()
     if not hasattr(_per_thread, "resources"):
         _per_thread.resources = faiss.StandardGpuResources()

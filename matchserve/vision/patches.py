@@ -1,14 +1,14 @@
-"""THE crop: the one place where a keypoint becomes a patch, in training and in serving.
+"""Cut patches around keypoints; training and serving use this one function.
 
-A patch of S x S samples covers a square of K sigmas around the keypoint, turned by its angle:
+A patch of S x S samples covers a square of K sigmas around the keypoint, rotated by its angle:
 
     image point = xy + s * R(angle) * (u - (S - 1) / 2),   s = K * sigma / S,   u = 0 .. S-1
 
-so the middle of the patch is exactly the keypoint. With `antialias` the samples are taken from
-the pyramid level whose pixels are nearest in size to s (5-tap binomial halvings, in which pixel 0
-stays at pixel 0), so neighbouring samples are 0.71 to 1.41 pixels apart there. Interpolation is
-bilinear; outside the image its border is continued as `border` says. Nothing is normalised here:
-that is inside each network.
+so the centre of the patch is exactly the keypoint. With `antialias` the samples are taken from
+the pyramid level whose pixel size is closest to s, where neighbouring samples are 0.71 to 1.41
+pixels apart. Each level halves the one before with a 5-tap binomial filter; pixel 0 stays at
+pixel 0. Interpolation is bilinear; `border` says how the image continues outside. Patches are not
+normalised here: each network does that itself.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from matchserve.types import Float32, Float64, Image, Keypoints, PatchSpec, UInt
 
 BORDER_MODES = {"replicate": cv2.BORDER_REPLICATE, "reflect": cv2.BORDER_REFLECT_101}
 
-# Sampling maps take 8 bytes a sample: blocks keep them at 16 MB whatever is asked for.
+# Sampling maps need 8 bytes per sample: working in blocks limits them to 16 MB.
 _BLOCK_SAMPLES = 2**21
 
 
 def crop(image: Image, keypoints: Keypoints, spec: PatchSpec) -> UInt8:
-    """Cut the patches of `keypoints` (sent-image coordinates) from `image`: (N, 1, S, S) uint8."""
+    """Cut the patches of `keypoints`, given in pixels of the image as sent: (N, 1, S, S) uint8."""
     scale = math.sqrt(float(np.prod(image.scale_xy)))
     xy = image.to_working(keypoints.xy)
     step = keypoints.sigma.astype(np.float64) * scale * spec.magnification / spec.size
@@ -49,7 +49,7 @@ def crop(image: Image, keypoints: Keypoints, spec: PatchSpec) -> UInt8:
 
 
 def _levels(step: Float64, shape: tuple[int, ...], spec: PatchSpec) -> np.ndarray:
-    """The pyramid level each patch is sampled from; none is smaller than a few pixels."""
+    """Return the pyramid level of each patch; the last level still has a few pixels."""
     if not spec.antialias:
         return np.zeros(len(step), np.intp)
     deepest = max(0, int(math.log2(max(1, min(shape) / 4))))
@@ -59,7 +59,7 @@ def _levels(step: Float64, shape: tuple[int, ...], spec: PatchSpec) -> np.ndarra
 def _sampling_maps(
     xy: Float64, step: Float64, angle: Float32, size: int
 ) -> tuple[Float32, Float32]:
-    """Where each sample lies: x and y, (N, S*S) each."""
+    """Return the positions of all samples: x and y, (N, S*S) each."""
     offsets = (np.arange(size) - (size - 1) / 2).astype(np.float32)
     cosine = (step * np.cos(angle)).astype(np.float32)[:, None, None]
     sine = (step * np.sin(angle)).astype(np.float32)[:, None, None]

@@ -90,7 +90,7 @@ def test_a_raised_threshold_loses_no_strong_keypoint(
     if textured == "everywhere":
         assert len(thresholds) == 1
         assert thresholds[0] > 5 * options.contrast_threshold
-    monkeypatch.setattr(module, "_sufficient_threshold", lambda *_: 0.0)
+    monkeypatch.setattr(module, "_estimate_threshold", lambda *_: 0.0)
     thorough = detect(from_array(grey), options)
     for field in ("xy", "sigma", "angle", "score"):
         assert np.array_equal(getattr(quick, field), getattr(thorough, field))

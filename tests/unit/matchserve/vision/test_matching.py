@@ -112,9 +112,9 @@ def test_models_do_not_mix() -> None:
     with pytest.raises(FeatureMismatch, match="1f and 2e"):
         match(old, new)
     assert len(match(old, old)) == len(match(old, dataclasses.replace(new, fingerprint=""))) == 3
-    with pytest.raises(FeatureMismatch, match="length or kind"):
+    with pytest.raises(FeatureMismatch, match="lengths or kinds"):
         match(as_features(unit_rows(3)), as_features(unit_rows(3, dim=16)))
-    with pytest.raises(FeatureMismatch, match="length or kind"):
+    with pytest.raises(FeatureMismatch, match="lengths or kinds"):
         match(as_features(unit_rows(3, dim=8)), as_features(bits(3)))
 
 
