@@ -1,8 +1,9 @@
-"""`python -m training`: the commands, and the one place where errors become exit codes."""
+"""The command line of `python -m training`, which turns errors into exit codes."""
 
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from training.evaluation.calibration import commands as calibration_commands
 
 app = typer.Typer(
     name="training",
-    help="Learn patch descriptors, measure them, export them for matchserve.",
+    help="Train patch descriptors, evaluate them, and export them for matchserve.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -31,36 +32,69 @@ app.command()(calibration_commands.calibrate)
 
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override one value of the recipe: optim.lr=0.5. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override one value of the recipe, for example optim.lr=0.5 or "
+        "data.train.0.path=stores/mine. Can be repeated.",
+    ),
 ]
-RunArgument = Annotated[Path, typer.Argument(help="A run directory.")]
+RunArgument = Annotated[
+    Path,
+    typer.Argument(help="Run directory; runs/NAME is enough if only one run has this name."),
+]
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(help="Name of a shipped recipe, or path of a .toml file."),
+]
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"matchserve {version('matchserve')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version of matchserve and exit.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Train patch descriptors, evaluate them, and export them for matchserve."""
 
 
 @app.command()
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="A recipe's name or .toml path, or a run directory to go on with.")
+        str,
+        typer.Argument(
+            help="Name of a shipped recipe, path of a .toml file, or a run directory to resume."
+        ),
     ] = "synthetic",
     overrides: SetOption = None,
-    out: Annotated[Path, typer.Option("--out", help="Where runs are kept.")] = Path("runs"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for run directories.")] = Path("runs"),
 ) -> None:
-    """Train a recipe; the same command goes on where it was stopped."""
+    """Train a recipe. After an interruption, the same command resumes the run."""
     from matchserve.memory import keep_freed
+    from training.runs.directory import RECIPE_FILE, create_run, read_recipe
     from training.runs.loop import train as train_run
     from training.runs.recipe import load_recipe
-    from training.runs.run import (
-        RECIPE_FILE,
-        choose_device,
-        create_run,
-        read_recipe,
-    )
+    from training.runs.run import choose_device
     from training.runtime import distributed
 
     if (Path(recipe) / RECIPE_FILE).exists():
         if overrides:
             raise RecipeError(
                 f"--set {overrides[0]}: the recipe of the run {recipe} cannot be changed; "
-                f"train the recipe itself with --set for another run"
+                f"to make a new run, train the recipe itself with --set"
             )
         run_dir = Path(recipe)
         device = choose_device(read_recipe(run_dir))
@@ -80,22 +114,22 @@ def train(
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(help="A study's name (methods, networks) or .toml path.")],
-    out: Annotated[Path, typer.Option("--out", help="Where its runs and models are kept.")],
+    path: Annotated[Path, typer.Argument(help="Path of the study, a .toml file.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the runs and models.")],
 ) -> None:
-    """Train variants of one recipe and export them, to be measured side by side."""
+    """Train and export variants of one recipe, to compare them."""
     from matchserve.memory import keep_freed
     from training.lab.study import load_study, run_study
 
     keep_freed()
     table = Table("model", "MMAC", "steps", "batch", "minutes", "validation FPR95")
-    loaded = load_study(name)
+    loaded = load_study(path)
     try:
         for outcome in run_study(loaded, out):
             rates = ", ".join(
                 f"{store} {100 * rate:.2f} %" for store, rate in outcome.fpr95.items()
             )
-            minutes = f"{outcome.seconds / 60:.1f}" if outcome.seconds else "before"
+            minutes = f"{outcome.seconds / 60:.1f}" if outcome.seconds else "finished"
             table.add_row(
                 outcome.model.name,
                 f"{outcome.mmac:.2f}",
@@ -112,15 +146,26 @@ def study(
 @app.command()
 def blend(
     run: RunArgument,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Run directory to write.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Run directory to write; it must not exist.")
+    ],
     share: Annotated[
-        float, typer.Option(help="Of what the run learned; the rest is its start.", min=0, max=1)
+        float,
+        typer.Option(
+            help="Weight of the run in the average; the other weights get the rest.",
+            min=0,
+            max=1,
+        ),
     ] = 0.5,
 ) -> None:
-    """Average a finished run with what it started from; export takes the result."""
-    from training.lab.blend import blend as blend_run
+    """Average the weights of a finished run with those it started from.
 
-    for name, rate in blend_run(run, out, share).items():
+    The result is a run directory for `export`, or for `init_from` of another recipe.
+    """
+    from training.lab.blend import blend as blend_run
+    from training.runs.directory import find_run
+
+    for name, rate in blend_run(find_run(run), out, share).items():
         typer.echo(f"{name}: FPR95 {100 * rate:.2f} %")
     typer.echo(str(out))
 
@@ -128,61 +173,84 @@ def blend(
 @app.command()
 def export(
     run: RunArgument,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Model directory to write.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Model directory to write; it must not exist.")
+    ],
     *,
-    int8: Annotated[bool, typer.Option("--int8", help="Quantise; refused if it loses.")] = False,
+    int8: Annotated[
+        bool,
+        typer.Option("--int8", help="Quantise to int8; refused if the model loses accuracy."),
+    ] = False,
     max_loss: Annotated[
-        float, typer.Option(help="FPR95 that int8 may lose, in points of a hundred.")
+        float,
+        typer.Option(help="Largest increase of FPR95 by --int8, in percentage points."),
     ] = 0.5,
     domain_size: Annotated[
         float,
         typer.Option(
-            help="Also describe a square this many times as wide, and average; 1 for none.",
+            help="Average the descriptors of two patches, the second this many times as wide; "
+            "1 uses one patch.",
             min=1,
             max=2,
         ),
     ] = 1.0,
-    licence: Annotated[str, typer.Option(help="Licence of the weights.")] = "Apache-2.0",
-    method: Annotated[str, typer.Option(help="How it was made, for the card.")] = "",
+    licence: Annotated[
+        str, typer.Option(help="Licence of the weights, for the card.")
+    ] = "Apache-2.0",
+    method: Annotated[str, typer.Option(help="How the model was made, for the card.")] = "",
     trained_on: Annotated[
-        list[str] | None, typer.Option(help="Name and licence of a data set, for the card.")
+        list[str] | None,
+        typer.Option(
+            help="Name and licence of a training data set, for the card. Can be repeated."
+        ),
     ] = None,
-    notes: Annotated[str, typer.Option(help="Anything else, for the card.")] = "",
+    notes: Annotated[str, typer.Option(help="Other remarks, for the card.")] = "",
 ) -> None:
-    """Write a run's network as a model that matchserve serves, after comparing the two."""
-    from training.export.export import CardText
+    """Export a run as a model that matchserve serves, after checking that both agree."""
+    from training.export.cards import CardText
     from training.export.export import export as export_run
     from training.export.quantise import Gate, export_int8
-    from training.runs.run import read_recipe
+    from training.runs.directory import find_run, read_recipe
     from training.runs.sources import open_sources
     from training.runs.validation import validation_sets
 
+    run = find_run(run)
     text = CardText(licence, method, tuple(trained_on or ()), notes)
     if not int8:
         card, parity = export_run(run, out, text, domain_size=domain_size)
         bits = f", {parity.bits} bits differ" if card.kind == "binary" else ""
-        typer.echo(f"{out}: differs by {parity.difference:.1e} on {parity.patches} patches{bits}")
+        typer.echo(
+            f"{out}: differs from the network by at most {parity.difference:.1e} "
+            f"on {parity.patches} patches{bits}"
+        )
         return
     if domain_size != 1.0:
-        raise RecipeError("--domain-size: not with --int8, which is judged on stores as cut before")
+        raise RecipeError(
+            "--domain-size cannot be combined with --int8: the validation stores have only the "
+            "smaller patches"
+        )
     data = read_recipe(run).data
     stores = open_sources(data.validation, run.parent / "stores")
     sets = validation_sets(stores, data.validation_pairs)
     gate = Gate(fpr95_points=max_loss)
     _, loss = export_int8(run, out, text, validation=sets, gate=gate)
-    typer.echo(f"{out}: mean cosine {loss.cosine:.5f} to float")
+    typer.echo(f"{out}: mean cosine {loss.cosine:.5f} to the float descriptors")
     for name, (before, after) in loss.fpr95.items():
         typer.echo(f"{name}: FPR95 {100 * before:.2f} % float, {100 * after:.2f} % int8")
 
 
 @app.command()
 def publish(
-    models: Annotated[Path, typer.Argument(help="The folder of model directories.")],
+    models: Annotated[Path, typer.Argument(help="Folder of model directories.")],
     result: Annotated[
-        list[str] | None, typer.Option(help="TITLE=FILE, of `evaluate --json`; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="TITLE=FILE",
+            help="Title and file of a result of `evaluate --json`. Can be repeated.",
+        ),
     ] = None,
 ) -> None:
-    """Write measured figures into the models' cards, and the cards' tables into README.md."""
+    """Write measured figures into the cards of models, and tables into their README.md."""
     from training.export.publish import publish as publish_results
 
     titled = [entry.partition("=") for entry in result or ()]
@@ -195,24 +263,24 @@ def publish(
 
 @app.command()
 def networks() -> None:
-    """List the networks with their parameters and multiply-accumulates per patch."""
+    """List the networks, with their parameters and millions of multiply-accumulates per patch."""
     from training.networks import NETWORKS, NetworkOptions, build_network
     from training.networks.cost import mac_count, parameter_count
 
     table = Table("network", "parameters", "MMAC", title="32 x 32 patches, 128 dimensions")
     for name in NETWORKS:
-        net = build_network(NetworkOptions(name), 32)
+        net = build_network(NetworkOptions(name=name), 32)
         table.add_row(name, f"{parameter_count(net):,}", f"{mac_count(net) / 1e6:.2f}")
     Console().print(table)
 
 
 @app.command()
 def recipes() -> None:
-    """List the recipes that ship here."""
-    from training.runs.recipe import available
+    """List the shipped recipes."""
+    from training.recipes.reading import shipped_recipes
 
-    table = Table("recipe", "what it is")
-    for name, line in available().items():
+    table = Table("recipe", "description")
+    for name, line in shipped_recipes().items():
         table.add_row(name, line)
     Console().print(table)
 
@@ -220,19 +288,19 @@ def recipes() -> None:
 @app.command()
 def verify(
     methods: Annotated[
-        list[str] | None, typer.Argument(help="Which methods; all without any.")
+        list[str] | None, typer.Argument(help="Methods to check; all of them by default.")
     ] = None,
 ) -> None:
-    """Train each method briefly on generated patches: FPR95 beside SIFT's, pass or fail."""
+    """Check each method: train it briefly on generated patches and compare with known results."""
     from training.lab.verify import verify_all
 
-    table = Table("method", "FPR95", "band", "SIFT", "seconds", "")
+    table = Table("method", "FPR95", "expected", "FPR95 of SIFT", "seconds", "result")
     results = verify_all(methods or ())
     for r in results:
         band = f"{100 * r.band[0]:.0f} - {100 * r.band[1]:.0f} %"
-        verdict = "pass" if r.passed else "FAIL"
+        outcome = "pass" if r.passed else "FAIL"
         sift = f"{100 * r.sift:.2f} %"
-        table.add_row(r.name, f"{100 * r.fpr95:.2f} %", band, sift, f"{r.seconds:.0f}", verdict)
+        table.add_row(r.name, f"{100 * r.fpr95:.2f} %", band, sift, f"{r.seconds:.0f}", outcome)
     Console().print(table)
     if not all(r.passed for r in results):
         raise typer.Exit(1)
@@ -242,23 +310,26 @@ def verify(
 def plot(
     run: RunArgument,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder of the PNGs; RUN/plots without.")
+        Path | None,
+        typer.Option("-o", "--out", help="Folder for the PNG files; RUN/plots by default."),
     ] = None,
 ) -> None:
-    """Draw a run's curves, its distances of pairs and its weight functions as PNG."""
+    """Plot a run: its curves, the distances of validation pairs, the weights of its loss."""
     from training.lab.plot import plot_run
+    from training.runs.directory import find_run
 
+    run = find_run(run)
     for path in plot_run(run, out or run / "plots"):
         typer.echo(str(path))
 
 
 @app.command()
 def bench(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name or .toml path.")] = "compact-sdgm",
+    recipe: RecipeArgument = "sdgm-cpu",
     overrides: SetOption = None,
-    blocks: Annotated[int, typer.Option(help="Blocks of eight steps to time.")] = 8,
+    blocks: Annotated[int, typer.Option(help="Number of blocks of eight steps to time.")] = 8,
 ) -> None:
-    """Time the training loop against bare forward, backward and step."""
+    """Measure the overhead of the training loop over bare forward, backward and optimiser steps."""
     import tempfile
 
     from matchserve.memory import keep_freed
@@ -267,15 +338,16 @@ def bench(
 
     keep_freed()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(load_recipe(recipe, overrides or ()), Path(folder), blocks=blocks)
+        speed = measure(load_recipe(recipe, overrides or ()), Path(folder), blocks=blocks)
     typer.echo(
-        f"loop {found.loop:.0f} patches/s, bare {found.bare:.0f} patches/s: "
-        f"{100 * found.share:.1f} % by the clock, {100 * found.cpu_share:.1f} % in processor time"
+        f"loop {speed.loop:.0f} patches/s, bare {speed.bare:.0f} patches/s: "
+        f"{100 * speed.share:.1f} % in wall-clock time, "
+        f"{100 * speed.cpu_share:.1f} % in processor time"
     )
 
 
 def main() -> None:
-    """Run the command line; one clear line and an exit code for every expected error."""
+    """Run the command line; print one line and exit with a code for every expected error."""
     try:
         app()
     except MatchServeError as error:

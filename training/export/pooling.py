@@ -1,8 +1,9 @@
-"""One keypoint described at two sizes, and the mean of both (Dong and Soatto, DSP-SIFT, 2015).
+"""Average the descriptors of two domain sizes of a keypoint (DSP-SIFT, Dong and Soatto, 2015).
 
-A detector's scale is a guess. A descriptor averaged over domains of several sizes depends on it
-less, whatever network it is of, and needs no training. The patch that is cut is that of the larger
-domain; the network sees its middle, cut as it was trained, and all of it reduced to that size.
+The scale of a detected keypoint is uncertain. A descriptor that is averaged over patches of several
+sizes depends less on it, for any network and without training. The model takes the larger patch.
+The network describes its middle, which is the patch that it was trained on, and the whole patch
+reduced to the same size.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from matchserve.types import PatchSpec
 
 
 class TwoDomains(nn.Module):
-    """Patches of `outer` samples to their middle of `inner`, and to all of it in as many.
+    """Makes two patches of `inner` samples from one of `outer`: its middle, and the whole reduced.
 
-    The two are neighbours in the batch, 2 i and 2 i + 1.
+    The two are rows 2 i and 2 i + 1 of the batch.
     """
 
     reduction: Tensor
@@ -27,7 +28,7 @@ class TwoDomains(nn.Module):
     def __init__(self, inner: int, outer: int) -> None:
         super().__init__()
         self.inner, self.margin = inner, (outer - inner) // 2
-        # Resampling is linear and separable: a matrix on either side does it in any runtime.
+        # Resampling is linear and separable: two matrix products do it in any ONNX runtime.
         every_sample = torch.eye(outer)[None, None]
         rows = functional.interpolate(every_sample, (inner, outer), mode="bilinear", antialias=True)
         self.register_buffer("reduction", rows[0, 0], persistent=False)
@@ -41,11 +42,11 @@ class TwoDomains(nn.Module):
 
 
 def mean_of_domains(rows: Tensor) -> Tensor:
-    """The mean of unit rows (2 N, dim) that are neighbours, (N, dim); not of length 1."""
+    """Return the means (N, dim) of neighbouring unit rows (2 N, dim); their length is below 1."""
     return rows.reshape(-1, 2, rows.shape[1]).mean(1)
 
 
 def wider(spec: PatchSpec, ratio: float) -> PatchSpec:
-    """The crop whose middle is that of `spec`, `ratio` times as large or as near as samples go."""
+    """Return the crop about `ratio` times as large as `spec`, with `spec` exactly in its middle."""
     side = spec.size + 2 * round(spec.size * (ratio - 1) / 2)
     return replace(spec, size=side, magnification=spec.magnification * side / spec.size)

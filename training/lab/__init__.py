@@ -1,1 +1,1 @@
-"""Research tools around runs: studies, weight averaging, verification, timing, plots."""
+"""Experiments with runs: studies, weight averaging, checks of methods, speed and plots."""

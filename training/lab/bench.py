@@ -1,4 +1,4 @@
-"""How much of a bare loop's speed the training loop keeps."""
+"""Measure the overhead of the training loop: its speed against that of bare training steps."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from statistics import median
 import torch
 
 from training.runs.batches import ahead
-from training.runs.loop import figures_of, train_step
+from training.runs.directory import create_run
+from training.runs.loop import loss_figures, train_step
 from training.runs.recipe import Recipe
-from training.runs.run import Run, create_run, open_run
+from training.runs.run import Run, open_run
 
 _BLOCK = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Patches per second of the training loop and of forward, backward, step on one fixed batch.
+    """Patches per second of the training loop, and of bare steps on one fixed batch.
 
-    `cpu_share` is the same comparison in processor time, which other work on the machine changes
-    less than the clock.
+    A bare step is forward, backward and optimiser. `cpu_share` is the ratio of the two in processor
+    time, which other work on the machine affects less than wall-clock time.
     """
 
     loop: float
@@ -31,60 +32,60 @@ class Throughput:
 
     @property
     def share(self) -> float:
-        """The loop's part of the bare speed by the clock."""
+        """Speed of the training loop divided by that of bare steps, in wall-clock time."""
         return self.loop / self.bare
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """Seconds of one block, by the clock and of processors."""
+class BlockTime:
+    """Seconds that one block of steps took: wall-clock time and processor time."""
 
-    clock: float
+    wall: float
     cpu: float
 
 
 class _Stopwatch:
     def __init__(self) -> None:
-        self.clock, self.cpu = time.perf_counter(), time.process_time()
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
 
-    def read(self) -> Spent:
-        return Spent(time.perf_counter() - self.clock, time.process_time() - self.cpu)
+    def read(self) -> BlockTime:
+        return BlockTime(time.perf_counter() - self.wall, time.process_time() - self.cpu)
 
 
 def measure(recipe: Recipe, out: Path, *, blocks: int = 8) -> Throughput:
-    """Time both in alternating blocks of steps, so that a busy machine slows both alike.
+    """Time both in alternating blocks of steps, so that other work slows both equally.
 
-    The loop's time includes drawing, loading, augmenting, mining, the loss and its figures. The
-    bare loop has none of these: its loss is the distance of the outputs to fixed random ones.
+    The time of the loop includes choosing, loading and augmenting patches, mining, the loss and its
+    figures. A bare step has none of these: its loss is the distance to fixed random outputs.
     """
     run = open_run(create_run(recipe, out))
-    # Warm up the allocator, the kernels' caches and the store's pages.
+    # Warm up the allocator, the kernel caches and the pages of the store.
     _loop_block(run, 0, 3)
     fixed = run.batches.prepare(0)
     _bare_block(run, fixed, 3)
-    loop: list[Spent] = []
-    bare: list[Spent] = []
+    loop: list[BlockTime] = []
+    bare: list[BlockTime] = []
     for block in range(blocks):
         loop.append(_loop_block(run, block * _BLOCK, _BLOCK))
         bare.append(_bare_block(run, fixed, _BLOCK))
     patches = 2 * recipe.run.batch * _BLOCK
     return Throughput(
-        loop=patches / median(b.clock for b in loop),
-        bare=patches / median(b.clock for b in bare),
+        loop=patches / median(b.wall for b in loop),
+        bare=patches / median(b.wall for b in bare),
         cpu_share=median(b.cpu for b in bare) / median(b.cpu for b in loop),
     )
 
 
-def _loop_block(run: Run, first: int, count: int) -> Spent:
+def _loop_block(run: Run, first: int, count: int) -> BlockTime:
     watch = _Stopwatch()
     for step, patches, _ in ahead(run.batches.prepare, first, first + count):
         output = train_step(run, step, patches, 1e-4)
         if step == first:
-            figures_of(output)
+            loss_figures(output)
     return watch.read()
 
 
-def _bare_block(run: Run, patches: torch.Tensor, count: int) -> Spent:
+def _bare_block(run: Run, patches: torch.Tensor, count: int) -> BlockTime:
     state = run.state
     pairs = run.to_device(patches[:, :2].transpose(0, 1).flatten(0, 1))
     target = torch.randn(len(pairs), state.net.dim, generator=torch.Generator().manual_seed(0))

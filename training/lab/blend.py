@@ -1,8 +1,8 @@
-"""A finished run averaged with what it started from (Wortsman et al., WiSE-FT, 2022).
+"""Average the weights of a finished run with those it started from.
 
-Training on makes a model better at what it is trained on and a little worse elsewhere. Weights
-between the two keep most of both, at no cost in service. Batch statistics belong to weights, so
-those of the average are measured anew.
+The method is WiSE-FT (Wortsman et al., 2022). Fine-tuning makes a model better on its training
+data and a little worse elsewhere. Averaged weights keep most of both, at no cost in service. Batch
+statistics depend on the weights, so they are measured again for the average.
 """
 
 from __future__ import annotations
@@ -19,63 +19,61 @@ from torch import Tensor, nn
 from matchserve.files import write_text_whole
 from training.errors import CheckpointError
 from training.networks import DescriptorNet
-from training.runs.checkpoint import start_network, write_tensors
-from training.runs.run import (
-    BLEND_ENTRY,
-    RECIPE_FILE,
-    SAMPLES_FILE,
-    START_ENTRY,
-    build_state,
-    find_start,
-    open_run,
-)
+from training.runs.checkpoint import BLEND_ENTRY, START_ENTRY, write_tensors
+from training.runs.directory import FINAL_FILE, RECIPE_FILE, SAMPLES_FILE, find_start
+from training.runs.run import build_state, open_run
 from training.runs.validation import validate
+from training.runs.weights import start_network
 
 _STATISTICS_BATCHES = 16
 
 
 def blend(run_dir: Path, out: Path, share: float) -> dict[str, float]:
-    """Write the run directory `out`: `share` of what `run_dir` learned, the rest of its start.
+    """Write the run directory `out` with the average of a run's weights and those it started from.
 
-    Return FPR95 by validation store. The result is exported as any run is; to train on, another
-    run starts from it.
+    `share` is the weight of the run in the average. Return FPR95 by validation store. `out` can be
+    exported like any run; to train it further, start a new run from it.
 
     Raises:
-        CheckpointError: `out` is there, `run_dir` is not finished or had no start, or what it
-            started from is another file by now.
+        CheckpointError: `out` exists, `run_dir` is not finished or did not start from other
+            weights, or these weights have changed.
     """
     if out.exists():
-        raise CheckpointError(f"{out}: there already")
+        raise CheckpointError(f"{out}: already exists; remove it or choose another name")
     run = open_run(run_dir)
     if run.state.step < run.recipe.run.steps:
-        raise CheckpointError(f"{run_dir}: not finished, its newest checkpoint is {run.state.step}")
+        raise CheckpointError(
+            f"{run_dir}: not finished: step {run.state.step} of {run.recipe.run.steps}"
+        )
     if not run.recipe.init_from:
-        raise CheckpointError(f"{run_dir}: started from nothing to average it with")
+        raise CheckpointError(
+            f"{run_dir}: has no init_from, so there are no weights to average with"
+        )
     net = run.state.net
-    # As the run was built: layers that its start did not have are drawn from its seed.
+    # Built like the run: layers that its start did not have are initialised with its seed.
     start = build_state(run.recipe, net.patch_size, run.device).net
     source = find_start(run.recipe.init_from, run_dir)
     path, _ = start_network(start, source, run.recipe.seed)
     if hashlib.sha256(path.read_bytes()).hexdigest() != run.entries.get(START_ENTRY):
-        raise CheckpointError(f"{path}: not what {run_dir} started from")
+        raise CheckpointError(f"{path}: has changed since {run_dir} started from it")
     net.load_state_dict(between(start.state_dict(), net.state_dict(), share))
     steps = range(run.recipe.run.steps, run.recipe.run.steps + _STATISTICS_BATCHES)
     measure_statistics(net, (run.to_device(run.batches.prepare(s).flatten(0, 1)) for s in steps))
-    found = validate(net, run.validation, run.device)
+    rates = validate(net, run.validation, run.device)
     out.mkdir(parents=True)
     for name in (RECIPE_FILE, SAMPLES_FILE):
         shutil.copyfile(run_dir / name, out / name)
-    line = {"step": run.state.step, **{f"fpr95/{name}": value for name, value in found.items()}}
+    line = {"step": run.state.step, **{f"fpr95/{name}": value for name, value in rates.items()}}
     write_text_whole(out / "log.jsonl", json.dumps(line) + "\n")
     entries = {**run.entries, BLEND_ENTRY: share}
-    write_tensors(out / "final.safetensors", run.network_tensors(), entries)
-    return found
+    write_tensors(out / FINAL_FILE, run.network_tensors(), entries)
+    return rates
 
 
 def between(
     start: Mapping[str, Tensor], end: Mapping[str, Tensor], share: float
 ) -> dict[str, Tensor]:
-    """The weights at `share` of the way from `start` to `end`."""
+    """Return (1 - share) * start + share * end; integers are taken from `end`."""
     return {
         key: torch.lerp(start[key].to(value), value, share) if value.is_floating_point() else value
         for key, value in end.items()
@@ -84,12 +82,12 @@ def between(
 
 @torch.no_grad()
 def measure_statistics(net: DescriptorNet, batches: Iterable[Tensor]) -> None:
-    """Set the batch statistics of `net` to their mean over `batches`."""
+    """Set the batch normalisation statistics of `net` to their mean over `batches`."""
     norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
     rates = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # torch's way to say: the mean of all
+        norm.momentum = None  # torch then computes the mean of all batches
     net.train()
     for patches in batches:
         net.features(patches)

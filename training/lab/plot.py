@@ -1,4 +1,4 @@
-"""A run in pictures: its curves, the distances of its pairs, the weights its loss gives."""
+"""Plot a run: its curves, the distances of validation pairs, the weights of its loss."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from training.methods import METHODS
 from training.methods.cdf import DynamicSoftMargin, MovingHistogram
 from training.methods.sdgm import Sdgm, margin_weight, self_weight
 from training.networks import build_network
-from training.runs.checkpoint import load_network_weights, read_network
+from training.runs.checkpoint import Checkpoints, with_prefix
+from training.runs.directory import read_recipe
 from training.runs.recipe import Recipe
 from training.runs.report import read_log
-from training.runs.run import read_recipe
 from training.runs.sources import open_sources
 from training.runs.validation import describe, validation_sets
+from training.runs.weights import load_network_weights, read_network
 
 _CURVES = (
     ("loss",),
@@ -31,16 +32,16 @@ _CURVES = (
 
 
 def plot_run(run_dir: Path, out: Path) -> list[Path]:
-    """Draw what the run has to show into `out`; return the PNG files.
+    """Draw the plots of a run into the folder `out`; return the PNG files.
 
     Raises:
         DataError: the run has no log.
     """
     recipe, lines = read_recipe(run_dir), read_log(run_dir)
     if not lines:
-        raise DataError(f"{run_dir}: no log to plot")
+        raise DataError(f"{run_dir}: has no log to plot")
     out.mkdir(parents=True, exist_ok=True)
-    drawn = [_draw_curves(lines, recipe.name, out / "curves.png")]
+    plots = [_draw_curves(lines, recipe.name, out / "curves.png")]
     stored = read_network(run_dir)
     net = build_network(recipe.network, int(stored.entries["patch_spec"]["size"]))
     load_network_weights(net, run_dir)
@@ -48,11 +49,11 @@ def plot_run(run_dir: Path, out: Path) -> list[Path]:
     for pairs in validation_sets(stores, recipe.data.validation_pairs):
         distances = pairs.distances(lambda p: describe(net, p, torch.device("cpu")))
         path = out / f"distances-{pairs.name}.png"
-        drawn.append(_draw_distances(distances, pairs.is_match, pairs.name, path))
+        plots.append(_draw_distances(distances, pairs.is_match, pairs.name, path))
     weights = _weight_functions(run_dir, recipe)
     if weights:
-        drawn.append(_draw_weights(weights, recipe.loss.name, out / "weights.png"))
-    return drawn
+        plots.append(_draw_weights(weights, recipe.loss.name, out / "weights.png"))
+    return plots
 
 
 def _figure(panels: int) -> tuple[Any, list[Any]]:
@@ -63,9 +64,9 @@ def _figure(panels: int) -> tuple[Any, list[Any]]:
 
 
 def _draw_curves(lines: list[dict[str, Any]], title: str, path: Path) -> Path:
-    known = {key for line in lines for key in line}
-    rates = tuple(sorted(key for key in known if key.startswith("fpr95/")))
-    groups = [tuple(k for k in group if k in known) for group in (*_CURVES, rates)]
+    logged = {key for line in lines for key in line}
+    rates = tuple(sorted(key for key in logged if key.startswith("fpr95/")))
+    groups = [tuple(k for k in group if k in logged) for group in (*_CURVES, rates)]
     groups = [group for group in groups if group]
     figure, axes = _figure(len(groups))
     figure.suptitle(title)
@@ -98,17 +99,14 @@ Curve = tuple[NDArray[Any], NDArray[Any]]
 
 
 def _weight_functions(run_dir: Path, recipe: Recipe) -> dict[str, Curve]:
-    """Return the weights that the loss, as the run left it, gives to distances."""
+    """Return the weights that the loss gives to distances, in its state at the end of the run."""
     method = METHODS[recipe.loss.name]
     loss = method.build(recipe.loss, recipe.network.head, recipe.run.batch)
-    kept = {
-        k.removeprefix("loss."): v
-        for k, v in _newest_state(run_dir).items()
-        if k.startswith("loss.")
-    }
-    if not kept:
+    stored, _ = Checkpoints(run_dir / "checkpoints").newest()
+    state = with_prefix(stored.tensors, "loss.") if stored else {}
+    if not state:
         return {}
-    loss.load_state_dict(kept)
+    loss.load_state_dict(state)
     if isinstance(loss, Sdgm):
         return _sdgm_weights(loss)
     if isinstance(loss, DynamicSoftMargin) and isinstance(loss.distribution, MovingHistogram):
@@ -117,7 +115,7 @@ def _weight_functions(run_dir: Path, recipe: Recipe) -> dict[str, Curve]:
 
 
 def cdf_weights(distribution: MovingHistogram, kind: str) -> dict[str, Curve]:
-    """Return the density that a dynamic soft margin has seen, and the weight it gives by it."""
+    """Return the density in the histogram of a dynamic soft margin, and its weights."""
     histogram = distribution.histogram.numpy()
     x = np.linspace(distribution.low, distribution.high, len(histogram))
     cumulative = np.cumsum(histogram / histogram.sum())
@@ -126,13 +124,6 @@ def cdf_weights(distribution: MovingHistogram, kind: str) -> dict[str, Curve]:
         return {"density of d-": density, "weight, 1 - CDF": (x, 1.0 - cumulative)}
     name = "d+" if kind == "positive" else "d+ - d-"
     return {f"density of {name}": density, "weight, CDF": (x, cumulative)}
-
-
-def _newest_state(run_dir: Path) -> dict[str, torch.Tensor]:
-    from training.runs.checkpoint import Checkpoints
-
-    stored, _ = Checkpoints(run_dir / "checkpoints").newest()
-    return {} if stored is None else stored.tensors
 
 
 def _sdgm_weights(loss: Sdgm) -> dict[str, Curve]:

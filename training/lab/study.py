@@ -1,7 +1,8 @@
-"""A study: runs of one recipe that differ in a few values, each trained and exported.
+"""Run a study: train and export variants of one recipe, to compare them.
 
-The file names a recipe and its variants. What comes out is a model directory for each, which
-`evaluate` and `compare` take; a variant that is finished is not trained again.
+A study is a TOML file with a recipe (a shipped name, or a path relative to the study) and its
+variants. Each variant becomes a model directory for `evaluate` and `compare`. A variant that is
+already finished is not trained again.
 """
 
 from __future__ import annotations
@@ -9,162 +10,164 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from matchserve.errors import MatchServeError
 from matchserve.models.card import is_model_name, read_card
 from matchserve.models.onnx_model import OnnxDescriptor
 from training.errors import RecipeError
-from training.export.export import (
-    Trained,
-    compare,
-    to_onnx,
-    write_model,
-)
+from training.export.export import write_model
+from training.export.graph import to_onnx
+from training.export.parity import compare
+from training.export.trained import Trained
 from training.networks.cost import mac_count
+from training.recipes.checking import validate
+from training.recipes.options import Options
+from training.recipes.reading import RecipeTable, read_toml, suggestion
+from training.runs.directory import FINISHED_FILE, create_run
 from training.runs.loop import train
 from training.runs.recipe import Recipe, load_recipe
-from training.runs.run import create_run
-from training.runs.toml import nearest, parse_dataclass, read_toml
-
-STUDIES = files("training") / "studies"
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One line of a study: overrides of the recipe, and the seeds to train it with.
+class Variant(Options):
+    """A variant: overrides of the recipe, and the seeds to train it with.
 
-    `start` names a variant before it, whose run of the same seed it starts from.
+    `start` names an earlier variant; each run starts from that variant's run with the same seed.
     """
 
     name: str
-    set: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = (0,)
+    set: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    seeds: Annotated[tuple[int, ...], Field(strict=False)] = (0,)
     start: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
+class Study(Options):
     """A recipe and its variants."""
 
     recipe: str
-    variants: tuple[Variant, ...] = ()
+    variants: Annotated[tuple[Variant, ...], Field(strict=False)] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run of a study became."""
+    """The result of one run of a study."""
 
     model: Path
     steps: int
     batch: int
     mmac: float
     seconds: float
-    """Time spent on it now: 0 for one that was finished before."""
+    """Training time; 0 if the run was already finished."""
     fpr95: dict[str, float]
 
 
-def load_study(name_or_path: str) -> Study:
-    """Load a study that ships here by name, or any by path.
+@dataclass(frozen=True, slots=True)
+class LoadedStudy:
+    """A study, and the folder of its file, which its recipe's path is relative to."""
+
+    study: Study
+    folder: Path
+
+
+def load_study(path: Path) -> LoadedStudy:
+    """Load and check the study in the .toml file `path`.
 
     Raises:
-        RecipeError: there is none, it cannot be understood, or one of its runs cannot be made.
+        RecipeError: the file cannot be read or is not valid, or one of its runs is not.
     """
-    path = Path(name_or_path)
     if path.suffix != ".toml":
-        known = [e.name.removesuffix(".toml") for e in STUDIES.iterdir() if e.name[-5:] == ".toml"]
-        if name_or_path not in known:
-            raise RecipeError(f"no study {name_or_path!r}{nearest(name_or_path, known)}")
-        path = Path(str(STUDIES / f"{name_or_path}.toml"))
-    study = parse_dataclass(Study, read_toml(path), where=path.name, choices={})
+        raise RecipeError(
+            f"{path}: expected the path of a .toml file; the studies of this project are in "
+            "docs/research/studies of the repository"
+        )
+    values, file = read_toml(path)
+    loaded = LoadedStudy(validate(Study, RecipeTable(values, (file,))), path.parent)
     try:
-        plan(study)
+        plan(loaded)
     except RecipeError as error:
         raise RecipeError(f"{path.name}: {error.message}") from error
-    return study
+    return loaded
 
 
-def plan(study: Study) -> dict[str, Recipe]:
-    """The recipe of every run of a study, by the name of the model it becomes, in order.
+def plan(loaded: LoadedStudy) -> dict[str, Recipe]:
+    """Return the recipe of every run of a study, by the name of its model, in order.
 
     Raises:
-        RecipeError: with the variant that is at fault.
+        RecipeError: a variant is not valid; the message names it.
     """
-    if not study.variants:
+    if not loaded.study.variants:
         raise RecipeError("expected at least one variant")
     planned: dict[str, Recipe] = {}
-    before: dict[str, dict[int, Recipe]] = {}
-    for variant in study.variants:
-        _check_variant(variant, before)
-        recipes = {seed: _recipe(study, variant, seed, before) for seed in variant.seeds}
-        before[variant.name] = recipes
+    earlier: dict[str, dict[int, Recipe]] = {}
+    for variant in loaded.study.variants:
+        _check_variant(variant, earlier)
+        recipes = {seed: _recipe(loaded, variant, seed, earlier) for seed in variant.seeds}
+        earlier[variant.name] = recipes
         for seed, recipe in recipes.items():
             model = variant.name if seed == variant.seeds[0] else f"{variant.name}-seed{seed}"
             if model in planned or not is_model_name(model):
-                problem = "is there twice" if model in planned else "is no model name"
+                problem = "occurs twice" if model in planned else "is not a legal model name"
                 raise RecipeError(f"{variant.name}: the model {model!r} {problem}")
             planned[model] = recipe
     return planned
 
 
-def run_study(study: Study, out: Path) -> Iterator[Outcome]:
-    """Train and export every variant under `out`, in order; yield each as it is done.
+def run_study(loaded: LoadedStudy, out: Path) -> Iterator[Outcome]:
+    """Train and export every variant into `out`, in order; yield each outcome when it is done.
 
     Raises:
-        RecipeError: a model that is there did not come from the run that it is named after.
+        RecipeError: a model in `out` was not exported from the run of its variant.
     """
-    planned = {out / "models" / model: recipe for model, recipe in plan(study).items()}
+    planned = {out / "models" / model: recipe for model, recipe in plan(loaded).items()}
     for model, recipe in planned.items():
-        if model.exists() and not _is_made_by(out / "runs" / _run_name(recipe), model):
+        if model.exists() and not _is_made_by(out / "runs" / recipe.run_name, model):
             raise RecipeError(
-                f"{model}: did not come from the run {_run_name(recipe)}; "
+                f"{model}: was not exported from the run {recipe.run_name}; "
                 f"remove it, or choose another --out"
             )
     for model, recipe in planned.items():
         yield _outcome(create_run(recipe, out / "runs"), model)
 
 
-def _check_variant(variant: Variant, before: Mapping[str, Mapping[int, Recipe]]) -> None:
+def _check_variant(variant: Variant, earlier: Mapping[str, Mapping[int, Recipe]]) -> None:
     if not variant.seeds or len(set(variant.seeds)) < len(variant.seeds):
-        problem = "has a seed twice" if variant.seeds else "has no seed"
+        problem = "the same seed occurs twice" if variant.seeds else "expected at least one seed"
         raise RecipeError(f"{variant.name}: {problem}")
     if not variant.start:
         return
-    if variant.start not in before:
+    if variant.start not in earlier:
         raise RecipeError(
-            f"{variant.name}: no variant {variant.start!r} before it"
-            f"{nearest(variant.start, before)}"
+            f"{variant.name}: no earlier variant {variant.start!r}"
+            f"{suggestion(variant.start, earlier)}"
         )
     for seed in variant.seeds:
-        if seed not in before[variant.start]:
-            raise RecipeError(f"{variant.name}: {variant.start} has no seed {seed}")
+        if seed not in earlier[variant.start]:
+            raise RecipeError(f"{variant.name}: {variant.start} is not trained with seed {seed}")
 
 
 def _recipe(
-    study: Study, variant: Variant, seed: int, before: Mapping[str, Mapping[int, Recipe]]
+    loaded: LoadedStudy, variant: Variant, seed: int, earlier: Mapping[str, Mapping[int, Recipe]]
 ) -> Recipe:
     changes = [*variant.set, f'name="{variant.name}"', f"seed={seed}"]
     if variant.start:
-        # The bare name, which is looked for beside the run: a path would make another recipe of
-        # the same study elsewhere.
-        changes.append(f'init_from="{_run_name(before[variant.start][seed])}"')
+        # Only the name, which is found beside the run: a path would change the recipe when the
+        # same study is run in another folder.
+        changes.append(f'init_from="{earlier[variant.start][seed].run_name}"')
     try:
-        return load_recipe(study.recipe, changes)
+        return load_recipe(loaded.study.recipe, changes, folder=loaded.folder)
     except RecipeError as error:
         raise RecipeError(f"{variant.name}: {error.message}") from error
 
 
-def _run_name(recipe: Recipe) -> str:
-    return f"{recipe.name}-{recipe.recipe_id}"
-
-
 def _is_made_by(run_dir: Path, model: Path) -> bool:
-    """Whether the model gives what the finished run's network gives.
+    """Return whether the model gives the same descriptors as the network of the finished run.
 
-    A card tells too little: its recipe has only the last part of paths.
+    The card is not enough to tell: the paths in its recipe are shortened.
     """
-    if not (run_dir / "finished").exists():
+    if not (run_dir / FINISHED_FILE).exists():
         return False
     try:
         trained, card = Trained.load(run_dir), read_card(model)

@@ -1,4 +1,4 @@
-"""Does training work here? Each method briefly on generated patches, against an expected band."""
+"""Check that training works: train each method briefly and compare its FPR95 with a known range."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from training.errors import RecipeError
+from training.recipes.reading import unknown_name
+from training.runs.directory import create_run
 from training.runs.loop import train
 from training.runs.recipe import Recipe, Source, recipe_from_table
 from training.runs.report import read_log
-from training.runs.run import create_run
 from training.runs.sources import open_source
-from training.runs.toml import nearest
 from training.runs.validation import ValidationSet
 
 STEPS = 300
@@ -25,9 +25,9 @@ VALIDATION = "synthetic:12:1000"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What to train for a method, and where its FPR95 must fall.
+    """What to train for a method, and the range `band` that its FPR95 must be in.
 
-    The upper end fails a method that does not learn, the lower one a test set that leaked.
+    A method above the range did not learn; one below it has seen the validation patches.
     """
 
     loss: dict[str, object]
@@ -40,7 +40,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """FPR95 of one method beside SIFT's on the same pairs."""
+    """FPR95 of one method, and of SIFT on the same pairs."""
 
     name: str
     fpr95: float
@@ -50,7 +50,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether it fell into its band."""
+        """Whether FPR95 is in its range."""
         return self.band[0] <= self.fpr95 <= self.band[1]
 
 
@@ -95,20 +95,20 @@ CASES: dict[str, Case] = {
 
 
 def verify_all(names: Sequence[str]) -> list[Result]:
-    """Run the named cases, all of them if there are none.
+    """Train the named cases, or all of them if `names` is empty.
 
     Raises:
-        RecipeError: there is no case of that name.
+        RecipeError: there is no case of this name.
     """
     for name in names:
         if name not in CASES:
-            raise RecipeError(f"no method {name!r} to verify{nearest(name, CASES)}")
+            raise RecipeError(unknown_name("method", name, CASES))
     with tempfile.TemporaryDirectory() as folder:
         return list(_results([n for n in CASES if not names or n in names], Path(folder)))
 
 
 def recipe_of(name: str) -> Recipe:
-    """Return the recipe that verifies the method `name`."""
+    """Return the recipe of the case `name`."""
     case = CASES[name]
     table = {
         "name": f"verify-{name}",
@@ -133,7 +133,7 @@ def recipe_of(name: str) -> Recipe:
 
 
 def _results(names: Sequence[str], folder: Path) -> Iterator[Result]:
-    store = open_source(Source(VALIDATION), folder / "stores")
+    store = open_source(Source(path=VALIDATION), folder / "stores")
     sift = HandcraftedDescriptor("sift", store.spec)
     baseline = ValidationSet.of(store, PAIRS).fpr95(sift.describe_patches)
     for name in names:

@@ -1,22 +1,26 @@
-"""The losses a recipe can name, each with its options."""
+"""The training methods: losses, mining of negatives, and samplers, each known by its name.
+
+Where to change or add something:
+
+- `sdgm`, `cdf`, `adasample`, `stochastic`, `baselines`: one module per method, with its options
+  and its loss (and, for AdaSample, its sampler);
+- `losses`: distances, and losses of distances, as pure functions;
+- `mining`: the hard negatives of a batch; `triplets` turns them into distances;
+- `samplers`: the interface of samplers, and the uniform one;
+- `contract`: what a loss receives and returns.
+
+A new method needs an entry in `METHODS` (and `SAMPLERS`) and in the union of options below it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from training.methods import (
-    adasample,
-    baselines,
-    cdf,
-    sdgm,
-    stochastic,
-)
-from training.methods.contract import (
-    LossOutput,
-    Method,
-    PairLoss,
-    Pairs,
-)
+from pydantic import Field
+
+from training.methods import adasample, baselines, cdf, sdgm, stochastic
+from training.methods.contract import LossOutput, Method, PairLoss, Pairs
+from training.methods.samplers import SamplerEntry, Uniform, UniformOptions
 
 METHODS: dict[str, Method[Any]] = {
     "sdgm": Method(sdgm.SdgmOptions, sdgm.build),
@@ -32,4 +36,37 @@ METHODS: dict[str, Method[Any]] = {
     "hynet": Method(baselines.HyNetOptions, baselines.build_hynet),
 }
 
-__all__ = ["METHODS", "LossOutput", "Method", "PairLoss", "Pairs"]
+LossOptions = Annotated[
+    sdgm.SdgmOptions
+    | cdf.CdfOptions
+    | adasample.AdaSampleOptions
+    | stochastic.SiameseOptions
+    | stochastic.TripletOptions
+    | stochastic.ContrastiveOptions
+    | stochastic.PlainTripletOptions
+    | baselines.HardNetOptions
+    | baselines.SoftplusOptions
+    | baselines.HardestOptions
+    | baselines.HyNetOptions,
+    Field(discriminator="name"),
+]
+
+SAMPLERS: dict[str, SamplerEntry[Any]] = {
+    "uniform": SamplerEntry(UniformOptions, Uniform),
+    "adasample": SamplerEntry(adasample.AdaSampleSamplerOptions, adasample.AdaSample),
+}
+
+AnySamplerOptions = Annotated[
+    UniformOptions | adasample.AdaSampleSamplerOptions, Field(discriminator="name")
+]
+
+__all__ = [
+    "METHODS",
+    "SAMPLERS",
+    "AnySamplerOptions",
+    "LossOptions",
+    "LossOutput",
+    "Method",
+    "PairLoss",
+    "Pairs",
+]

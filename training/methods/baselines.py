@@ -1,8 +1,8 @@
-"""What the papers compare with: static margin, softplus, hardest 1/k, HyNet's hybrid similarity."""
+"""Baselines of the papers: static margin, softplus, hardest 1/k, HyNet's hybrid similarity."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,65 +19,61 @@ from training.methods.losses import (
 from training.methods.mining import Mining, ceiling_from_distance, hardest_similarity
 from training.methods.triplets import mine
 from training.networks.layers import Head
-from training.runs.ranges import (
-    Count,
-    Distance,
-    NotNegative,
-    Positive,
-)
+from training.recipes.options import NonNegative, Options, Positive, PositiveInt, UnitDistance
 
 
-@dataclass(frozen=True, slots=True)
-class HardNetOptions:
+class HardNetOptions(Options):
     """`[loss]` of HardNet's static margin.
 
-    `margin` is a distance; for binary codes one of 0..2 (0.25 is 32 bits of 256). `active_only`
-    averages over the triplets that violate the margin, as HN-FRN does.
+    `margin` is a distance. For binary codes distances are 0..2, so 0.25 is 32 bits of 256.
+    `threshold` (a distance) and `threshold_bits` (for binary codes): candidate negatives that are
+    nearer are assumed to show the same point. `active_only` averages over the triplets that
+    violate the margin, as HN-FRN does.
     """
 
-    name: str = "hardnet"
+    name: Literal["hardnet"] = "hardnet"
     margin: Positive = 1.0
     mining: Mining = "row_column"
-    threshold: Distance = 0.008
-    threshold_bits: NotNegative = 2.0
+    threshold: UnitDistance = 0.008
+    threshold_bits: NonNegative = 2.0
     active_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SoftplusOptions:
+class SoftplusOptions(Options):
     """`[loss]` of the softplus margin."""
 
-    name: str = "softplus"
+    name: Literal["softplus"] = "softplus"
     mining: Mining = "row_column"
-    threshold: Distance = 0.008
-    threshold_bits: NotNegative = 2.0
+    threshold: UnitDistance = 0.008
+    threshold_bits: NonNegative = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class HardestOptions:
-    """`[loss]` of the hardest 1/`divisor` of the batch without a margin."""
+class HardestOptions(Options):
+    """`[loss]` without a margin, of the hardest 1/`divisor` of the batch."""
 
-    name: str = "hardest"
-    divisor: Count = 8
+    name: Literal["hardest"] = "hardest"
+    divisor: PositiveInt = 8
     mining: Mining = "row_column"
-    threshold: Distance = 0.008
-    threshold_bits: NotNegative = 2.0
+    threshold: UnitDistance = 0.008
+    threshold_bits: NonNegative = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class HyNetOptions:
-    """`[loss]` of HyNet: hybrid similarity, and a penalty on unequal lengths before the head."""
+class HyNetOptions(Options):
+    """`[loss]` of HyNet: hinge of its hybrid similarity.
 
-    name: str = "hynet"
+    `length_penalty` weighs the squared difference in length of a pair's features before the head.
+    """
+
+    name: Literal["hynet"] = "hynet"
     margin: Positive = 1.2
-    alpha: NotNegative = 2.0
-    length_penalty: NotNegative = 0.1
+    alpha: NonNegative = 2.0
+    length_penalty: NonNegative = 0.1
     mining: Mining = "all_four"
-    threshold: Distance = 0.008
+    threshold: UnitDistance = 0.008
 
 
 class Margin(nn.Module):
-    """Static margin, softplus or hardest 1/k on mined triplets; remembers nothing."""
+    """Static margin, softplus or hardest 1/k of mined triplets; remembers nothing."""
 
     def __init__(
         self, options: HardNetOptions | SoftplusOptions | HardestOptions, head: Head
@@ -86,31 +82,31 @@ class Margin(nn.Module):
         self.options, self.head = options, head
 
     def forward(self, pairs: Pairs) -> LossOutput:
-        """Return the mean over the batch, or over the part that the loss keeps."""
+        """Return the mean over the batch, or over the part of it that the options select."""
         options = self.options
-        bits = self.head == "binary"
-        threshold = options.threshold_bits if bits else options.threshold
+        is_binary = self.head == "binary"
+        threshold = options.threshold_bits if is_binary else options.threshold
         mined = mine(pairs, head=self.head, mining=options.mining, threshold=threshold)
-        given = torch.ones_like(mined.positive) if pairs.weights is None else pairs.weights
-        hard_x = mined.hard_positive - mined.hard_negative
+        weights = torch.ones_like(mined.positive) if pairs.weights is None else pairs.weights
         scalars: dict[str, Tensor] = {}
         if isinstance(options, HardNetOptions):
             values = hinge(mined.positive, mined.negative, margin=options.margin)
             active = (values.detach() > 0).to(values.dtype)
             scalars["active"] = active.mean()
-            loss = (given * values).mean()
+            loss = (weights * values).mean()
             if options.active_only:
-                loss = (given * values).sum() / active.sum().clamp_min(1.0)
+                loss = (weights * values).sum() / active.sum().clamp_min(1.0)
         elif isinstance(options, SoftplusOptions):
-            loss = (given * softplus(mined.positive, mined.negative)).mean()
+            loss = (weights * softplus(mined.positive, mined.negative)).mean()
         else:
-            values = given * (mined.positive - mined.negative)
-            loss = hardest_fraction(values, hard_x, divisor=options.divisor).mean()
+            values = weights * (mined.positive - mined.negative)
+            hardness = mined.hard_positive - mined.hard_negative
+            loss = hardest_fraction(values, hardness, divisor=options.divisor).mean()
         return LossOutput(loss, mined.hard_positive, mined.hard_negative, scalars)
 
 
 class HyNetLoss(nn.Module):
-    """HyNet's hinge of the hybrid distance; remembers nothing."""
+    """Hinge of HyNet's hybrid distance; remembers nothing."""
 
     def __init__(self, options: HyNetOptions) -> None:
         super().__init__()
@@ -140,12 +136,12 @@ class HyNetLoss(nn.Module):
 def build(
     options: HardNetOptions | SoftplusOptions | HardestOptions, head: Head, batch: int
 ) -> Margin:
-    """Build a margin loss for descriptors of `head`."""
+    """Build the loss for descriptors of `head`; it does not depend on `batch`."""
     del batch
     return Margin(options, head)
 
 
 def build_hynet(options: HyNetOptions, head: Head, batch: int) -> HyNetLoss:
-    """Build HyNet's loss; `head` and `batch` change nothing here."""
+    """Build HyNet's loss; it does not depend on `head` or `batch`."""
     del head, batch
     return HyNetLoss(options)

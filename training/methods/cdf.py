@@ -1,17 +1,17 @@
 """The CDF-based dynamic soft margin (Zhang and Rusinkiewicz, ICCV 2019).
 
-Each triplet's d+ - d- is weighted (Eq. 4) by its rank among recent triplets (Eq. 5): the cumulative
-distribution of d+ - d-, held as a moving histogram into which samples fall by linear allocation.
-The weight is a constant for the gradient. Variants build the distribution from d+, from
-d-, or assume a normal one.
+The d+ - d- of a triplet is weighted (Eq. 4) by its rank among recent triplets (Eq. 5), which is
+read from the cumulative distribution of d+ - d-: a moving histogram, to which each value is added
+by linear interpolation between its two nearest bins. The gradient treats the weight as a constant.
+Variants use the distribution of d+ or of d-, or assume a normal distribution.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from training.methods.contract import LossOutput, Pairs
@@ -19,16 +19,18 @@ from training.methods.losses import weighted_mean
 from training.methods.mining import Mining
 from training.methods.triplets import mine
 from training.networks.layers import Head
-from training.runs.ranges import (
-    CountOrNone,
-    Distance,
-    NotNegative,
-    Rate,
+from training.recipes.options import (
+    NonNegative,
+    NonNegativeInt,
+    Options,
+    PositiveFraction,
+    UnitDistance,
+    option_problem,
 )
 
 Distribution = Literal["difference", "positive", "negative", "gaussian"]
 
-# Where d+ - d-, and a single distance, can lie; a normal distribution has no bounds.
+# Limits of d+ - d-, and of one distance; a normal distribution has none.
 _RANGES: dict[Distribution, tuple[float, float]] = {
     "difference": (-2.0, 2.0),
     "positive": (0.0, 2.0),
@@ -36,28 +38,34 @@ _RANGES: dict[Distribution, tuple[float, float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CdfOptions:
+class CdfOptions(Options):
     """`[loss]` of the dynamic soft margin.
 
-    `bins` is the number of histogram nodes, 0 for half the batch but at least 64; `momentum` the
-    share of the newest batch. `threshold` is a distance, in bits for binary codes.
+    `bins` is the number of histogram bins; 0 means half the batch size, but at least 64.
+    `momentum` is the weight of the newest batch. `threshold` (a distance) and `threshold_bits` (for
+    binary codes): candidate negatives that are nearer are assumed to show the same point.
     """
 
-    name: str = "cdf"
-    bins: CountOrNone = 0
-    momentum: Rate = 0.1
+    name: Literal["cdf"] = "cdf"
+    bins: NonNegativeInt = 0
+    momentum: PositiveFraction = 0.1
     distribution: Distribution = "difference"
     mining: Mining = "row_column"
-    threshold: Distance = 0.008
-    threshold_bits: NotNegative = 2.0
+    threshold: UnitDistance = 0.008
+    threshold_bits: NonNegative = 2.0
+
+    @model_validator(mode="after")
+    def _check_bins(self) -> Self:
+        if self.bins == 1:
+            raise option_problem("bins", "expected 0 or at least 2, found 1")
+        return self
 
 
 def allocate(values: Tensor, nodes: int, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Spread `values` linearly on their two nearest of `nodes` from `low` to `high`.
+    """Add each value to the two nearest of `nodes` evenly spaced bins from `low` to `high`.
 
-    Returns the histogram, sum 1, and the lower node of each value. In double precision: a value
-    near a node must not change sides with the arithmetic.
+    Return the histogram (sum 1) and the lower bin of each value. Double precision, so that rounding
+    does not move a value that is close to a bin to the other side of it.
     """
     position = (values.detach().double() - low) * ((nodes - 1) / (high - low))
     position = position.clamp(0, nodes - 1)
@@ -70,7 +78,7 @@ def allocate(values: Tensor, nodes: int, low: float, high: float) -> tuple[Tenso
 
 
 class MovingHistogram(nn.Module):
-    """A histogram that forgets; the first batch replaces it entirely."""
+    """Moving average of the histograms of batches; the first batch sets it."""
 
     histogram: Tensor
     seen: Tensor
@@ -83,7 +91,7 @@ class MovingHistogram(nn.Module):
 
     @torch.no_grad()
     def rank(self, values: Tensor) -> Tensor:
-        """Take `values` in, then return the CDF at the lower node of each, 0..1."""
+        """Update the histogram with `values`; return the CDF at the lower bin of each, 0..1."""
         batch, lower = allocate(values, len(self.histogram), self.low, self.high)
         self.histogram.lerp_(batch, self.momentum if bool(self.seen) else 1.0)
         self.seen.fill_(value=True)
@@ -92,7 +100,7 @@ class MovingHistogram(nn.Module):
 
 
 class MovingGaussian(nn.Module):
-    """Moving mean and (population) variance, for the variant that assumes a normal distribution."""
+    """Moving mean and population variance, for the variant with a normal distribution."""
 
     moments: Tensor
     seen: Tensor
@@ -105,7 +113,7 @@ class MovingGaussian(nn.Module):
 
     @torch.no_grad()
     def rank(self, values: Tensor) -> Tensor:
-        """Take `values` in, then return the normal CDF at each."""
+        """Update the moments with `values`; return the normal CDF at each."""
         exact = values.detach().double()
         batch = torch.stack([exact.mean(), exact.var(unbiased=False)])
         self.moments.lerp_(batch, self.momentum if bool(self.seen) else 1.0)
@@ -117,7 +125,7 @@ class MovingGaussian(nn.Module):
 
 
 class DynamicSoftMargin(nn.Module):
-    """mean(CDF(x) x), x = d+ - d-; remembers the distribution of x."""
+    """The loss mean(CDF(x) x), x = d+ - d-; remembers the distribution of x."""
 
     def __init__(self, options: CdfOptions, head: Head, batch: int) -> None:
         super().__init__()
@@ -141,7 +149,7 @@ class DynamicSoftMargin(nn.Module):
         return LossOutput(loss, mined.hard_positive, mined.hard_negative, scalars)
 
     def weights(self, positive: Tensor, negative: Tensor) -> Tensor:
-        """Weights of triplets with these distances; larger for harder ones."""
+        """Return the weights of triplets with these distances; harder triplets get larger ones."""
         if self.options.distribution == "positive":
             return self.distribution.rank(positive)
         if self.options.distribution == "negative":

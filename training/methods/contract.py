@@ -1,4 +1,4 @@
-"""What a loss is given and what it gives back."""
+"""What a loss receives, what it returns, and how it is registered."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from training.networks.layers import Head
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """Descriptors of one batch, of all ranks: row i of both is one class, every row another.
+    """Descriptors of one batch, of all processes: anchor i and positive i show the same class.
 
-    `features` are the network's outputs before the head, anchors then positives (2N, D).
-    `weights` come from the sampler, mean 1. `progress` is the share of training done. Draws that a
-    loss makes come from `generator`, which depends on seed and step only.
+    Every row is another class. `features` are the outputs of the network before its head, the
+    anchors first, then the positives (2N, D). `weights` come from the sampler and have mean 1.
+    `progress` is the fraction of training that is done. A loss draws random numbers from
+    `generator`, which depends only on seed and step.
     """
 
     anchors: Tensor
@@ -34,7 +35,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossOutput:
-    """The value to minimise; the distances it was made of (detached); figures to log."""
+    """The value to minimise, the (detached) distances that it was computed from, figures to log."""
 
     loss: Tensor
     positive: Tensor
@@ -43,38 +44,39 @@ class LossOutput:
 
 
 class PairLoss(Protocol):
-    """A loss; what it remembers between steps is in its `state_dict`, as buffers.
+    """A loss; everything that it remembers between steps is in its `state_dict`, as buffers.
 
-    Implemented by `torch.nn.Module`s: the three methods below are theirs.
+    Losses are `torch.nn.Module`s, which have the last three methods already.
     """
 
     def __call__(self, pairs: Pairs) -> LossOutput:
-        """Return the loss of `pairs`, and update what is remembered."""
+        """Return the loss of `pairs` and update the state."""
         ...
 
     def state_dict(self) -> Mapping[str, Tensor]:
-        """Return everything that is remembered."""
+        """Return everything that the loss remembers."""
         ...
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         ...
 
     def to(self, device: torch.device) -> Any:
-        """Move what is remembered to `device`."""
+        """Move the state to `device`."""
         ...
 
 
-Options = TypeVar("Options")
+AnyLoss = TypeVar("AnyLoss")
 
 
 @dataclass(frozen=True, slots=True)
-class Method(Generic[Options]):
-    """An entry of `METHODS`: the options a recipe may give, and how to build the loss from them.
+class Method(Generic[AnyLoss]):
+    """An entry of `METHODS`: the options class of a loss, and how to build the loss.
 
-    `heads` are the network heads whose descriptors the loss can take.
+    `build` receives the options, the network's head and the number of pairs in a batch. `heads` are
+    the network heads that the loss can be used with.
     """
 
-    options: type[Options]
-    build: Callable[[Options, Head, int], PairLoss]
+    options: type[AnyLoss]
+    build: Callable[[AnyLoss, Head, int], PairLoss]
     heads: tuple[Head, ...] = ("unit",)

@@ -1,4 +1,4 @@
-"""Pure functions: distances, and losses of distances. One value per triplet unless said.
+"""Distances, and losses of distances, as pure functions that return one value per triplet.
 
 `positive` and `negative` are the distances d+ and d- of a batch of triplets, (N,).
 """
@@ -14,47 +14,47 @@ _COSINE_LIMIT = 1.0 - 1e-5
 
 
 def cosine_of_pairs(left: Tensor, right: Tensor) -> Tensor:
-    """Inner products of matching rows, (N,)."""
+    """Return the inner products of matching rows, (N,)."""
     return (left * right).sum(1)
 
 
 def angle(cosine: Tensor) -> Tensor:
-    """Angle in radians of a cosine kept 1e-5 away from -1 and 1."""
+    """Return the angle in radians of a cosine, which is kept 1e-5 away from -1 and 1."""
     return torch.acos(cosine.clamp(-_COSINE_LIMIT, _COSINE_LIMIT))
 
 
 def euclidean(cosine: Tensor) -> Tensor:
-    """Distance of unit vectors with that cosine; 1e-6 keeps the root differentiable."""
+    """Return the distance of unit vectors with that cosine; 1e-6 keeps the root differentiable."""
     return torch.sqrt(2.0 * (1.0 - cosine + 1e-6).clamp_min(1e-12))
 
 
 def row_distance(left: Tensor, right: Tensor) -> Tensor:
-    """Euclidean distance of matching rows of any length; 1e-8 under the root."""
+    """Return the Euclidean distance of matching rows of any length; adds 1e-8 under the root."""
     return torch.sqrt((left - right).square().sum(1) + 1e-8)
 
 
 def code_distance(left: Tensor, right: Tensor) -> Tensor:
-    """Distance of codes in (-1, 1): sum(1 - x y) / K, 0..2; twice Hamming / K for hard codes."""
+    """Return the distance 0..2 of codes in (-1, 1): mean(1 - x y), twice Hamming / K for -1/+1."""
     return (1.0 - left * right).mean(1)
 
 
 def hinge(positive: Tensor, negative: Tensor, *, margin: float) -> Tensor:
-    """HardNet's triplet: max(0, margin + d+ - d-)."""
+    """Return HardNet's triplet loss: max(0, margin + d+ - d-)."""
     return functional.relu(margin + positive - negative)
 
 
 def squared_hinge(positive: Tensor, negative: Tensor, *, margin: float) -> Tensor:
-    """Triplet of squared distances: max(0, margin + d+^2 - d-^2) (AdaSample, plain triplet)."""
+    """Return the triplet loss of squared distances: max(0, margin + d+^2 - d-^2)."""
     return functional.relu(margin + positive.square() - negative.square())
 
 
 def softplus(positive: Tensor, negative: Tensor) -> Tensor:
-    """log(1 + exp(d+ - d-))."""
+    """Return log(1 + exp(d+ - d-))."""
     return functional.softplus(positive - negative)
 
 
 def contrastive(positive: Tensor, negative: Tensor, *, margin: float) -> Tensor:
-    """d+^2 + max(margin - d-, 0)^2."""
+    """Return d+^2 + max(margin - d-, 0)^2."""
     return positive.square() + functional.relu(margin - negative).square()
 
 
@@ -66,7 +66,7 @@ def siamese(
     margin: float,
     noise: Tensor,
 ) -> Tensor:
-    """Squared Siamese loss with noise on the targets (Serajeh et al.).
+    """Return the squared Siamese loss with noise on the targets (Serajeh et al.).
 
     (d+ - m+ + noise[0])^2 + (d- - (m+ + m) + noise[1])^2, `noise` (2, N).
     """
@@ -76,26 +76,26 @@ def siamese(
 
 
 def square_triplet(positive: Tensor, negative: Tensor, *, margin: float, noise: Tensor) -> Tensor:
-    """Squared triplet loss with noise on the distances: ((d+ + th)^2 - (d- + th')^2 + m)^2.
+    """Return the squared triplet loss with noise: ((d+ + th)^2 - (d- + th')^2 + m)^2.
 
-    The paper prints -m, which would drive positives beyond negatives and contradicts its hinge
-    form; +m is meant.
+    The paper prints -m, which would push positives beyond negatives and contradicts its hinge form;
+    it must be +m.
     """
     difference = (positive + noise[0]).square() - (negative + noise[1]).square()
     return (difference + margin).square()
 
 
 def hybrid(cosine: Tensor, *, alpha: float) -> Tensor:
-    """HyNet's hybrid distance of a cosine: l + alpha (1 - s)."""
+    """Return HyNet's hybrid distance of a cosine s: euclidean(s) + alpha (1 - s)."""
     return euclidean(cosine) + alpha * (1.0 - cosine)
 
 
-def hardest_fraction(values: Tensor, order: Tensor, *, divisor: int) -> Tensor:
-    """Of `values`, those at the N / divisor largest of `order`."""
+def hardest_fraction(values: Tensor, hardness: Tensor, *, divisor: int) -> Tensor:
+    """Return the `values` where `hardness` is among the N / divisor largest."""
     keep = max(1, len(values) // divisor)
-    return values[torch.topk(order.detach(), keep).indices]
+    return values[torch.topk(hardness.detach(), keep).indices]
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Mean of `values`, each times its weight if there are weights."""
+    """Return the mean of `values`, each multiplied by its weight if there are weights."""
     return values.mean() if weights is None else (values * weights).mean()

@@ -1,12 +1,12 @@
 """Hard negatives: for each pair of a batch, the most similar descriptor of another pair.
 
-Two flavours. `row_column` (HardNet, dynamic soft margin) looks at the other positives and the other
-anchors across: s(a_i, p_j) and s(a_j, p_i). `all_four` (SOSNet, HyNet, SDGM) also compares anchors
-with anchors and positives with positives.
+There are two kinds. `row_column` (HardNet, dynamic soft margin) compares an anchor with the
+positives of other pairs, and a positive with their anchors: s(a_i, p_j) and s(a_j, p_i). `all_four`
+(SOSNet, HyNet, SDGM) also compares anchors with anchors and positives with positives.
 
-Candidates at or above a ceiling of similarity are discarded, because two classes of a batch may
-be one physical point. A pair that loses every candidate so takes its *least* similar one, which
-is finite and harmless; without that an arc cosine would be NaN.
+Candidates at or above a similarity limit (`ceiling`) are discarded, because two classes of a batch
+may show the same physical point. A pair that loses all its candidates this way takes the *least*
+similar one, which is finite and harmless; otherwise its arc cosine would be NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 Mining = Literal["row_column", "all_four"]
 
-# Subtracted from a discarded candidate: larger than any difference of cosines.
+# Subtracted from discarded candidates; larger than any difference of two cosines.
 _DISCARD = 10.0
 
 
@@ -38,8 +38,8 @@ def hardest_similarity(
 ) -> Tensor:
     """Return the similarity of each pair's hardest negative, (N,), differentiable.
 
-    `anchors` and `positives` are unit rows (N, D). Gradients reach the two descriptors that
-    realise each negative, whichever they are.
+    `anchors` and `positives` are unit rows (N, D). The gradient flows to the two descriptors that
+    form each hardest negative.
     """
     across = _without_diagonal(anchors @ positives.T)
     if mining == "row_column":
@@ -57,8 +57,8 @@ def _without_diagonal(similarity: Tensor) -> Tensor:
 def _hardest(candidates: Tensor, ceiling: float) -> Tensor:
     allowed = candidates.detach() < ceiling
     best = torch.where(allowed, candidates, candidates - _DISCARD).amax(1)
-    # Below -1 nothing was allowed but the diagonal: fall back to the least similar candidate.
-    # The candidates may be several matrices side by side, each with its diagonal.
+    # Below -2 every candidate was discarded: fall back to the least similar one. The candidates
+    # may be several matrices side by side, each with its own diagonal.
     own = torch.eye(len(candidates), dtype=torch.bool, device=candidates.device)
     on_diagonal = own.repeat(1, candidates.shape[1] // len(candidates))
     easiest = candidates.masked_fill(on_diagonal, _DISCARD).amin(1)
@@ -66,7 +66,7 @@ def _hardest(candidates: Tensor, ceiling: float) -> Tensor:
 
 
 class CodeTriplets(NamedTuple):
-    """Indices of the mined triplets of binary codes into the rows [anchors; positives]."""
+    """Mined triplets of binary codes, as indices into the rows [anchors; positives]."""
 
     anchor: Tensor
     positive: Tensor
@@ -74,28 +74,28 @@ class CodeTriplets(NamedTuple):
 
 
 def hamming(left: Tensor, right: Tensor) -> Tensor:
-    """Hamming distances of rows of -1/+1 codes, (N, M)."""
+    """Return the Hamming distances between rows of -1/+1 codes, (N, M)."""
     return (left.shape[1] - left @ right.T) / 2
 
 
 def signs(codes: Tensor) -> Tensor:
-    """Hard codes of soft ones: +1 above zero, -1 elsewhere; no gradient."""
+    """Return +1 where codes are above zero and -1 elsewhere, without gradient."""
     return torch.where(codes.detach() > 0, 1.0, -1.0).to(codes.dtype)
 
 
 def hardest_codes(anchors: Tensor, positives: Tensor, *, minimum_bits: float) -> CodeTriplets:
-    """Mine hard codes (N, K) by Hamming distance, as the dynamic soft margin does.
+    """Mine -1/+1 codes (N, K) by Hamming distance, like the dynamic soft margin.
 
-    The side is chosen per pair: where another anchor is nearer to p_i than any other positive is
-    to a_i, the triplet is (p_i, a_i, a_j), else (a_i, p_i, p_j). Candidates nearer than
-    `minimum_bits` are discarded; a pair that loses all takes the farthest of them.
+    The triplet is (p_i, a_i, a_j) where another anchor is nearer to p_i than any other positive is
+    to a_i, else (a_i, p_i, p_j). Candidates nearer than `minimum_bits` are discarded; a pair that
+    loses all its candidates takes the farthest of them.
     """
     pairs = len(anchors)
     distance = hamming(anchors, positives)
     own = torch.eye(pairs, dtype=torch.bool, device=anchors.device)
     discarded = own | (distance < minimum_bits)
     legal = distance.masked_fill(discarded, float(anchors.shape[1] + 1))
-    # Where neither side has a legal candidate, both take their farthest.
+    # If neither side has a candidate left, both take their farthest.
     is_lost = (discarded.all(1) & discarded.all(0))[:, None]
     others = distance.masked_fill(own, -1.0)
     by_row, row_choice = torch.where(is_lost, -others, legal).min(1)
@@ -110,6 +110,6 @@ def hardest_codes(anchors: Tensor, positives: Tensor, *, minimum_bits: float) ->
 
 
 def random_partners(count: int, generator: torch.Generator) -> Tensor:
-    """For each of `count` pairs another one, at random: a cyclic shift, so never itself."""
+    """Return a random other pair for each of `count` pairs: a cyclic shift, so never itself."""
     shift = int(torch.randint(1, count, (1,), generator=generator))
     return (torch.arange(count) + shift) % count

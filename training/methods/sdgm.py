@@ -1,17 +1,16 @@
-"""SDGM: statistics-driven modulation of the gradient of the angular triplet.
+"""SDGM: the gradient of the angular triplet loss, modulated by statistics of recent batches.
 
-The paper's parts, in its order: angular distance (Eq. 3), auto-focus self weights (Eq. 9, 10), the
-probabilistic margin with a CDF above it (Eq. 11), power adjustment (Eq. 12, 13), statistics by
-exponential moving average (Eq. 14), all joined in a pseudo loss (Eq. 15) whose gradient is the
-modulated one. Where paper and released code disagree, docs/research/methods.md says which is
+The parts of the paper, in its order: angular distance (Eq. 3), auto-focus self weights (Eq. 9, 10),
+the probabilistic margin with a CDF above it (Eq. 11), power adjustment (Eq. 12, 13), statistics by
+exponential moving average (Eq. 14), and the pseudo loss (Eq. 15), whose gradient is the modulated
+one. Where the paper and its released code disagree, docs/research/methods.md says which one is
 followed.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,55 +19,57 @@ from training.methods.contract import LossOutput, Pairs
 from training.methods.losses import angle, cosine_of_pairs
 from training.methods.mining import Mining, ceiling_from_angle, hardest_similarity
 from training.networks.layers import Head
-from training.runs.ranges import (
-    Angle,
-    NotNegative,
-    Range,
-    Rate,
-    Share,
+from training.recipes.options import (
+    Fraction,
+    FractionBelowOne,
+    NonNegative,
+    Options,
+    PositiveFraction,
+    Radians,
 )
 
 SelfWeight = Literal["auto_focus", "theta", "s", "l2"]
 
-# Similarity ceiling while the threshold is relaxed: only descriptors that are equal.
+# Similarity limit of negatives while the threshold is relaxed: excludes only equal descriptors.
 _RELAXED_CEILING = 1.0 - 1e-5
 
 
-@dataclass(frozen=True, slots=True)
-class SdgmOptions:
+class SdgmOptions(Options):
     """`[loss]` of SDGM.
 
-    `margin` is a probability; `soft` chooses the CDF above it (raw stage) or a step (fine-tune).
-    `ema` is the rate of the moving averages. `power_init` is the first value of both powers, 0 for
-    that of the first batch. Fractions of training: all weights are 1 until `warmup`, the anti-noise
-    threshold is off until `relaxed` and, if `relaxed_angle` is not 0, until the mean negative angle
-    exceeds it. `reset_powers` takes the powers anew from the first batch after the warm-up.
+    `margin` is a probability; weights above it are the CDF if `soft` (the paper's raw stage), else
+    1 (its fine-tune stage). `ema` is the rate of the moving averages. `power_init` is the initial
+    value of both powers; 0 takes it from the first batch. `reset_powers` takes the powers from the
+    first batch after the warm-up. `warmup` and `relaxed` are fractions of training: all weights are
+    1 until `warmup`, and negatives within `threshold_rad` are used until `relaxed` (and, if
+    `relaxed_angle` is not 0, until the mean angle of negatives exceeds it); later they are assumed
+    to show the same point.
     """
 
-    name: str = "sdgm"
-    margin: Annotated[float, Range(0.0, below=1.0)] = 0.6
-    alpha: NotNegative = 0.9
+    name: Literal["sdgm"] = "sdgm"
+    margin: FractionBelowOne = 0.6
+    alpha: NonNegative = 0.9
     soft: bool = True
     self_weight: SelfWeight = "auto_focus"
     power_adjustment: bool = True
-    ema: Rate = 0.001
-    power_init: NotNegative = 10000.0
-    warmup: Share = 0.1
+    ema: PositiveFraction = 0.001
+    power_init: NonNegative = 10000.0
+    warmup: Fraction = 0.1
     reset_powers: bool = False
-    threshold_rad: Angle = 0.6
-    relaxed: Share = 0.125
-    relaxed_angle: Angle = 0.0
+    threshold_rad: Radians = 0.6
+    relaxed: Fraction = 0.125
+    relaxed_angle: Radians = 0.0
     mining: Mining = "all_four"
 
 
 def statistics(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations (n - 1) of theta_r, theta+, theta-, (3,) each."""
+    """Return means and sample standard deviations of theta_r, theta+ and theta-, (3,) each."""
     rows = torch.stack([positive - negative, positive, negative]).detach()
     return rows.mean(1), rows.std(1).clamp_min(1e-6)
 
 
 def self_weight(kind: SelfWeight, theta: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Weight of an angle by itself: auto-focus (Eq. 9, 10), or a gradient norm (Eq. 5, 6, 7)."""
+    """Return the self weight of angles: auto-focus (Eq. 9, 10) or a gradient norm (Eq. 5, 6, 7)."""
     theta = theta.detach()
     if kind == "auto_focus":
         return torch.exp(-(theta - mean).square() / (2 * (math.pi / 6 + std).square()))
@@ -80,7 +81,7 @@ def self_weight(kind: SelfWeight, theta: Tensor, mean: Tensor, std: Tensor) -> T
 def margin_weight(
     relative: Tensor, mean: Tensor, std: Tensor, *, margin: float, soft: bool
 ) -> Tensor:
-    """Weight of a triplet by its rank (Eq. 11): 0 below the margin; the CDF, or 1, above."""
+    """Return the weight of triplets by rank (Eq. 11): 0 below the margin, the CDF or 1 above."""
     relative = relative.detach()
     quantile = torch.special.ndtri(torch.tensor(margin, dtype=torch.float64)).item()
     hard_margin = mean + quantile * std
@@ -97,7 +98,7 @@ def pseudo_loss(
     powers: Tensor,
     alpha: float,
 ) -> Tensor:
-    """alpha sum(w+ theta+) / E[P+] - sum(w- theta-) / E[P-] (Eq. 15); weights are constants."""
+    """Return alpha sum(w+ theta+) / E[P+] - sum(w- theta-) / E[P-], with constant w (Eq. 15)."""
     near = (weights[0].detach() * angles[0]).sum() / powers[0]
     far = (weights[1].detach() * angles[1]).sum() / powers[1]
     return alpha * near - far
@@ -122,7 +123,7 @@ class Sdgm(nn.Module):
         self.register_buffer("modulated", torch.zeros((), dtype=torch.bool))
 
     def forward(self, pairs: Pairs) -> LossOutput:
-        """Return the pseudo loss of the batch, statistics and powers updated first."""
+        """Update statistics and powers, then return the pseudo loss of the batch."""
         cosine = hardest_similarity(
             pairs.anchors,
             pairs.positives,
@@ -147,9 +148,9 @@ class Sdgm(nn.Module):
         return LossOutput(loss, positive.detach(), negative.detach(), scalars)
 
     def ceiling(self, progress: float) -> float:
-        """Similarity at which a candidate negative is taken for the same point."""
+        """Return the similarity from which a negative is assumed to show the same point."""
         low_angle = self.options.relaxed_angle
-        # Compared with the statistics of the steps before; the first step has none.
+        # Uses the statistics of earlier steps; the first step has none.
         is_early = bool(low_angle) and (not bool(self.seen) or float(self.mean[2]) < low_angle)
         if progress < self.options.relaxed or is_early:
             return _RELAXED_CEILING
@@ -158,18 +159,18 @@ class Sdgm(nn.Module):
     @torch.no_grad()
     def _update_statistics(self, positive: Tensor, negative: Tensor) -> None:
         mean, std = statistics(positive, negative)
-        # The first batch sets all six; the released code starts E[theta_r] at -1, which a short
-        # run never recovers from.
+        # The first batch sets all six. The released code starts E[theta_r] at -1, from which a
+        # short run never recovers.
         rate = 1.0 if int(self.seen) == 0 else self.options.ema
         self.mean.lerp_(mean.to(self.mean.dtype), rate)
         self.std.lerp_(std.to(self.std.dtype), rate)
 
     def _weights(self, positive: Tensor, negative: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        given = torch.ones_like(positive) if pairs.weights is None else pairs.weights
+        sampled = torch.ones_like(positive) if pairs.weights is None else pairs.weights
         if pairs.progress < self.options.warmup:
-            return given, given
+            return sampled, sampled
         options, mean, std = self.options, self.mean, self.std
-        common = given * margin_weight(
+        common = sampled * margin_weight(
             positive - negative, mean[0], std[0], margin=options.margin, soft=options.soft
         )
         near = self_weight(options.self_weight, positive, mean[1], std[1])
@@ -189,6 +190,6 @@ class Sdgm(nn.Module):
 
 
 def build(options: SdgmOptions, head: Head, batch: int) -> Sdgm:
-    """Build the loss; `head` and `batch` change nothing here."""
+    """Build the loss; it does not depend on `head` or `batch`."""
     del head, batch
     return Sdgm(options)

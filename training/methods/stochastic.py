@@ -2,13 +2,14 @@
 
 Siamese (Eq. 5, 6): (d+ - m+ + th)^2 + (d- - (m+ + m) + th')^2. Triplet (Eq. 7, its sign corrected):
 ((d+ + th)^2 - (d- + th')^2 + m)^2. th and th' are +theta or -theta, drawn per pair and step.
-Distances are Euclidean between outputs as they are, negatives are random, one for each positive.
-The noise leaves the Siamese gradient unbiased; the triplet's it does not, whatever the paper says.
+Distances are Euclidean between network outputs without normalisation. Each positive gets one random
+negative. The noise leaves the gradient of the Siamese loss unbiased, but not that of the triplet
+loss, although the paper says so.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,42 +25,41 @@ from training.methods.losses import (
 )
 from training.methods.mining import random_partners
 from training.networks.layers import Head
-from training.runs.ranges import NotNegative, Positive
+from training.recipes.options import NonNegative, Options, Positive
 
 
-@dataclass(frozen=True, slots=True)
-class SiameseOptions:
-    """`[loss]` of the stochastic Siamese loss; `theta = 0` is the plain squared one."""
+class SiameseOptions(Options):
+    """`[loss]` of the stochastic Siamese loss; `theta = 0` is the squared loss without noise."""
 
-    name: str = "stochastic_siamese"
-    theta: NotNegative = 2.0
-    positive_margin: NotNegative = 1.0
+    name: Literal["stochastic_siamese"] = "stochastic_siamese"
+    theta: NonNegative = 2.0
+    positive_margin: NonNegative = 1.0
     margin: Positive = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class TripletOptions:
-    """`[loss]` of the stochastic triplet loss; `theta = 0` is the plain squared one."""
+class TripletOptions(Options):
+    """`[loss]` of the stochastic triplet loss; `theta = 0` is the squared loss without noise.
 
-    name: str = "stochastic_triplet"
-    theta: NotNegative = 0.15
+    `shared_draw` uses one noise draw for both distances of a triplet.
+    """
+
+    name: Literal["stochastic_triplet"] = "stochastic_triplet"
+    theta: NonNegative = 0.15
     margin: Positive = 1.0
     shared_draw: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ContrastiveOptions:
+class ContrastiveOptions(Options):
     """`[loss]` of the contrastive loss."""
 
-    name: str = "contrastive"
+    name: Literal["contrastive"] = "contrastive"
     margin: Positive = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class PlainTripletOptions:
-    """`[loss]` of the hinge of squared distances on random negatives."""
+class PlainTripletOptions(Options):
+    """`[loss]` of the triplet hinge of squared distances, with random negatives."""
 
-    name: str = "plain_triplet"
+    name: Literal["plain_triplet"] = "plain_triplet"
     margin: Positive = 1.0
 
 
@@ -70,7 +70,7 @@ def draw_signs(count: int, theta: float, generator: torch.Generator, *, shared: 
 
 
 class RandomNegatives(nn.Module):
-    """A loss of Serajeh's family; remembers nothing."""
+    """A loss of pairs and random negatives; remembers nothing."""
 
     def __init__(
         self, options: SiameseOptions | TripletOptions | ContrastiveOptions | PlainTripletOptions
@@ -79,7 +79,7 @@ class RandomNegatives(nn.Module):
         self.options = options
 
     def forward(self, pairs: Pairs) -> LossOutput:
-        """Return the batch mean of the loss on each pair and a random negative of it."""
+        """Return the mean loss of the pairs, each with one random negative."""
         partner = random_partners(len(pairs), pairs.generator).to(pairs.anchors.device)
         positive = row_distance(pairs.anchors, pairs.positives)
         negative = row_distance(pairs.anchors, pairs.positives[partner])
@@ -111,6 +111,6 @@ def build(
     head: Head,
     batch: int,
 ) -> RandomNegatives:
-    """Build the loss; `head` and `batch` change nothing here."""
+    """Build the loss; it does not depend on `head` or `batch`."""
     del head, batch
     return RandomNegatives(options)

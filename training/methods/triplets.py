@@ -1,4 +1,4 @@
-"""From a batch to its triplets' distances, for unit rows and for binary codes alike."""
+"""The distances of the mined triplets of a batch, for unit vectors and for binary codes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Metric = Literal["euclidean", "angle"]
 
 
 class Triplets(NamedTuple):
-    """Distances d+ and d- with gradient, and those that statistics and ranking are made of.
+    """Distances d+ and d- with gradient, and without gradient for statistics and ranking.
 
-    For unit rows both are the same; for codes the second are of hard bits.
+    The latter are the same values for unit vectors, and those of the bits for binary codes.
     """
 
     positive: Tensor
@@ -46,7 +46,7 @@ def mine(
     threshold: float = 0.008,
     metric: Metric = "euclidean",
 ) -> Triplets:
-    """Mine `pairs`; `threshold` is a distance of unit rows, or bits for a binary head."""
+    """Mine `pairs`; `threshold` is a distance of unit vectors, or bits for a binary head."""
     if head == "binary":
         return _mine_codes(pairs, threshold)
     measure = euclidean if metric == "euclidean" else angle

@@ -1,8 +1,8 @@
-"""Networks for CPUs: few, dense, small maps.
+"""Networks for CPUs: few channels, dense convolutions, small feature maps.
 
-On a CPU the arithmetic is the cost and dense 3 x 3 convolutions on 8 x 8 maps run near the speed
-of matrix products, so the stem goes to 8 x 8 quickly: in one step by patches ("patchify") or in
-two by strides, which sees overlapping neighbourhoods for little more.
+On a CPU the arithmetic is the cost, and dense 3 x 3 convolutions on 8 x 8 maps are almost as fast
+as matrix products. The first layers therefore reduce the patch to 8 x 8 quickly: in one convolution
+without overlap ("patchify"), or in two strided ones, which overlap and cost little more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from training.networks.layers import (
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """One convolution with normalisation and ReLU."""
+    """A convolution followed by batch normalisation and ReLU."""
 
     channels: int
     kernel: int = 3
@@ -39,11 +39,11 @@ class Conv:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A compact network: its convolutions, then a pooling by `pool`, then the last layers.
+    """A compact network: its convolutions, then average pooling by `pool`, then the last layers.
 
-    With `has_surround` the convolutions see the middle half of the patch and, as a second patch,
-    all of it at half the size (Zagoruyko and Komodakis, 2015, whose streams had weights of their
-    own); the last layer reads both.
+    With `has_surround` the convolutions are applied to the middle half of the patch and, with the
+    same weights, to the whole patch at half the size; the last layer reads both (Zagoruyko and
+    Komodakis, 2015, who give the two their own weights).
     """
 
     convs: tuple[Conv, ...]
@@ -63,13 +63,13 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
         "compact48": Shape((Conv(16, 5, 2), Conv(48, 3, 2), *[Conv(48)] * 3)),
         # 8.64 MMAC
         "compact64": Shape((Conv(24, 5, 2), Conv(64, 3, 2), *[Conv(64)] * 3)),
-        # 7.13 MMAC, of patches of 64
+        # 7.13 MMAC for patches of 64 x 64
         "surround40": Shape((Conv(16, 5, 2), Conv(40, 3, 2), *[Conv(40)] * 3), has_surround=True),
-        # 2.97 MMAC, of patches of 48
+        # 2.97 MMAC for patches of 48 x 48
         "surround40-short": Shape(
             (Conv(16, 5, 2), Conv(40, 3, 2), *[Conv(40)] * 2), has_surround=True
         ),
-        # 2.07 MMAC, of patches of 48; 32 channels are four blocks of eight, which run together
+        # 2.07 MMAC for patches of 48 x 48; 32 channels are four AVX registers of eight floats
         "surround32-short": Shape(
             (Conv(16, 5, 2), Conv(32, 3, 2), *[Conv(32)] * 2), has_surround=True
         ),
@@ -95,7 +95,7 @@ def compact(
     """Build a network of `shape`; `width` multiplies all channels but the last.
 
     Raises:
-        RecipeError: patches of this size have no middle half.
+        RecipeError: a network with a surround needs a patch size divisible by 4.
     """
     if shape.has_surround and patch_size % 4:
         raise RecipeError(f"a surround network needs a patch size divisible by 4, not {patch_size}")

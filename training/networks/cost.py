@@ -1,4 +1,4 @@
-"""What a network costs: parameters, and multiply-accumulates of one patch."""
+"""The cost of a network: its parameters, and its multiply-accumulates (MAC) for one patch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from training.networks.layers import DescriptorNet
 
 
 def parameter_count(net: nn.Module) -> int:
-    """Number of learned values."""
+    """Return the number of learned values."""
     return sum(p.numel() for p in net.parameters())
 
 
 def mac_count(net: DescriptorNet) -> int:
-    """Multiply-accumulates of convolutions and linear layers for one patch."""
+    """Return the multiply-accumulates of convolutions and linear layers for one patch."""
     total = 0
 
     def count(module: nn.Module, _inputs: Any, output: Tensor) -> None:

@@ -1,8 +1,9 @@
-"""Batch normalisation into the convolutions before it, and out again.
+"""Fold batch normalisation into the convolutions before it, and undo that.
 
-A served graph has convolutions with biases and no normalisation. Put back, the weights are those
-of the graph and the statistics are those that its biases were made of, up to the scale of each
-channel: the network gives the same descriptors, and trains on.
+An exported graph has convolutions with biases and no normalisation. Unfolding takes the weights of
+the graph, and chooses the normalisation statistics that reproduce its biases. The channels are
+scaled differently than in the original network, but the descriptors are the same, and the network
+can be trained further.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from training.networks.layers import BatchNorm, DescriptorNet
 
 
 def folded(net: DescriptorNet) -> DescriptorNet:
-    """Return a copy in which every batch normalisation is part of the convolution before it."""
+    """Return a copy with every batch normalisation folded into the convolution before it."""
     result = copy.deepcopy(net).eval()
     layers: list[nn.Module] = []
     for layer in result.trunk:
@@ -32,11 +33,11 @@ def folded(net: DescriptorNet) -> DescriptorNet:
 
 
 def unfolded(net: DescriptorNet, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a state for `net` that gives what its folded form with `weights` gives.
+    """Return the state of `net` that gives the same descriptors as its folded form with `weights`.
 
     Raises:
         KeyError: a weight is missing.
-        ValueError: one has another shape.
+        ValueError: a weight has another shape.
     """
     state = net.state_dict()
     for place, (layer, norm) in enumerate(_folding_layers(net)):
@@ -53,7 +54,7 @@ def unfolded(net: DescriptorNet, weights: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def _folding_layers(net: DescriptorNet) -> Iterator[tuple[int, int | None]]:
-    """For each layer of the folded trunk: its index in the trunk, and that of its normalisation."""
+    """Yield, for each layer of the folded trunk, its index in the trunk and its normalisation's."""
     kinds = list(net.trunk)
     for index, layer in enumerate(kinds):
         if isinstance(layer, BatchNorm | nn.Dropout):

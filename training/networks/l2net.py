@@ -1,8 +1,8 @@
-"""L2-Net, the trunk of HardNet, of the dynamic soft margin and of AdaSample; and HyNet's variant.
+"""L2-Net, the network of HardNet and of most methods here, and HyNet's variant of it.
 
-Both are seven convolutions, 32-32-64-64-128-128 channels and a full-size last one. L2-Net
-standardises its patches and normalises by batch; HyNet normalises each map by its own power (FRN)
-with a learned threshold (TLU) in the place of ReLU, also on the raw patch.
+Both have seven convolutions: six with 32-32-64-64-128-128 channels, and a last one that covers the
+whole feature map. L2-Net standardises the patch and uses batch normalisation and ReLU. HyNet uses
+filter response normalisation (FRN) and thresholded linear units (TLU), also on the raw patch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def l2net(
 def hynet(
     *, dim: int, head: Head, width: float, dropout: float, patch_size: int = 32
 ) -> DescriptorNet:
-    """Build HyNet's FRN network, also SDGMNet's; initialised as torch initialises convolutions."""
+    """Build the network of HyNet and SDGMNet, with torch's default initialisation."""
     layers: list[nn.Module] = [Scale(), FilterResponseNorm(1), ThresholdedLinear(1)]
     channels = 1
     for wide, stride in zip(_CHANNELS, _STRIDES, strict=True):
@@ -62,10 +62,10 @@ def hynet(
 def last_layers(
     channels: int, dim: int, side: int, *, head: Head, dropout: float
 ) -> list[nn.Module]:
-    """Return dropout, the convolution that spans the map, and its batch normalisation.
+    """Return dropout, the convolution that covers the whole map, and its batch normalisation.
 
-    A linear head has a bias instead of the normalisation: that would fix the scale of descriptors,
-    which losses on distances as they are have to choose.
+    A linear head has a bias instead of the normalisation, which would fix the scale of the
+    descriptors; losses of plain distances must be free to choose it.
     """
     is_linear = head == "linear"
     conv = SpanningConv(channels, dim, side, bias=is_linear)

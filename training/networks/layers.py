@@ -1,4 +1,4 @@
-"""Layers shared by the networks, and the shape every descriptor network has."""
+"""The base class of descriptor networks, and the layers that they are built from."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Head = Literal["unit", "binary", "linear"]
 
 
 class DescriptorNet(nn.Module):
-    """Patches (N, 1, S, S), 0..255 of any dtype, to descriptors (N, dim).
+    """Computes descriptors (N, dim) of patches (N, 1, S, S), 0..255 of any dtype.
 
-    `features` are what the last layer gives; `forward` puts the head on them: unit rows, soft
-    codes in (-1, 1) whose signs are the bits, or the features as they are.
+    `features` are the outputs of the last layer; `forward` applies the head to them. The head
+    `unit` scales them to length 1, `binary` gives codes in (-1, 1) whose signs are the bits, and
+    `linear` leaves them unchanged.
     """
 
     def __init__(self, trunk: nn.Sequential, *, dim: int, head: Head, patch_size: int) -> None:
@@ -42,7 +43,7 @@ class DescriptorNet(nn.Module):
 
 
 class Standardise(nn.Module):
-    """Each patch to mean 0 and standard deviation 1 (n - 1); no gradient through the statistics."""
+    """Scales each patch to mean 0 and sample standard deviation 1; these have no gradient."""
 
     def forward(self, patches: Tensor) -> Tensor:
         """Standardise (N, 1, S, S)."""
@@ -56,10 +57,10 @@ class Standardise(nn.Module):
 
 
 class CentreAndSurround(Standardise):
-    """Two patches of one: its middle as it is and all of it at half the size, each standardised.
+    """Makes two patches of one: its middle half, and the whole at half the size; standardises both.
 
-    They are neighbours in the batch, 2 i and 2 i + 1, so the layers that follow treat both alike
-    and a `SpanningConv` of twice the channels reads them together.
+    The two are rows 2 i and 2 i + 1 of the batch. The following layers treat both alike, and a
+    `SpanningConv` with twice the channels reads them together.
     """
 
     def forward(self, patches: Tensor) -> Tensor:
@@ -71,7 +72,7 @@ class CentreAndSurround(Standardise):
 
 
 class Scale(nn.Module):
-    """Grey levels 0..255 to 0..1."""
+    """Scales grey levels from 0..255 to 0..1."""
 
     def forward(self, patches: Tensor) -> Tensor:
         """Divide by 255."""
@@ -79,24 +80,24 @@ class Scale(nn.Module):
 
 
 class SpanningConv(nn.Conv2d):
-    """A convolution that spans its map, done as the matrix product it is.
+    """A convolution whose kernel covers the whole feature map, computed as a matrix product.
 
-    A convolution would read the weights again for every patch, in training and in service. With
-    twice the channels of a map it spans two that are neighbours in the batch.
+    That is faster, in training and in service: a convolution reads its weights again for every
+    patch. If it has twice the channels of a map, it reads two neighbouring maps of the batch.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
         """Return (N, C', 1, 1) of (N, C, S, S)."""
         if maps.shape[2:] != self.weight.shape[2:] or self.weight.shape[1] % maps.shape[1]:
             given, own = tuple(maps.shape[1:]), tuple(self.weight.shape[1:])
-            raise ValueError(f"a map of {given} is not spanned by weights of {own}")
+            raise ValueError(f"weights of shape {own} do not cover a feature map of shape {given}")
         spanned = maps.reshape(-1, self.weight[0].numel())
         rows = functional.linear(spanned, self.weight.flatten(1), self.bias)
         return rows[:, :, None, None]
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation without affine parameters; statistics over the batch of all ranks."""
+    """Batch normalisation without affine parameters, with statistics of all processes' batch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, affine=False)
@@ -104,15 +105,15 @@ class BatchNorm(nn.BatchNorm2d):
     def forward(self, rows: Tensor) -> Tensor:
         """Normalise (N, C, H, W) per channel."""
         if self.training and distributed.world_size() > 1:
-            return self._over_ranks(rows)
+            return self._over_processes(rows)
         return super().forward(rows)
 
-    def _over_ranks(self, rows: Tensor) -> Tensor:
-        # torch's SyncBatchNorm needs CUDA; two sums do the same on any backend.
+    def _over_processes(self, rows: Tensor) -> Tensor:
+        # torch's SyncBatchNorm needs CUDA; two sums give the same result on any device.
         count = rows.numel() // rows.shape[1] * distributed.world_size()
-        mean = distributed.sum_over_ranks(rows.sum((0, 2, 3))) / count
+        mean = distributed.sum_over_processes(rows.sum((0, 2, 3))) / count
         centred = rows - mean[:, None, None]
-        variance = distributed.sum_over_ranks((centred * centred).sum((0, 2, 3))) / count
+        variance = distributed.sum_over_processes((centred * centred).sum((0, 2, 3))) / count
         running_mean, running_var = self.running_mean, self.running_var
         if running_mean is not None and running_var is not None:
             rate = self.momentum or 0.0
@@ -123,9 +124,9 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 class FilterResponseNorm(nn.Module):
-    """FRN: divide by the root mean square over the map, per sample and channel; then scale, shift.
+    """FRN: divides each map by its root mean square, then scales and shifts it per channel.
 
-    Epsilon is fixed, as in HyNet's code: the learnable variant exists there and is off.
+    Epsilon is fixed: HyNet's code has a learned variant, which is switched off.
     """
 
     def __init__(self, channels: int, eps: float = 1e-6) -> None:
@@ -141,31 +142,31 @@ class FilterResponseNorm(nn.Module):
 
 
 class ThresholdedLinear(nn.Module):
-    """TLU: max(x, tau) with one learnable tau per channel, starting at -1."""
+    """TLU: max(x, tau) with one learned tau per channel, initially -1."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.tau = nn.Parameter(torch.full((1, channels, 1, 1), -1.0))
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Clip (N, C, H, W) from below."""
+        """Apply the threshold to (N, C, H, W)."""
         return torch.maximum(maps, self.tau)
 
 
 def conv_padding(kernel: int, stride: int) -> int:
-    """Half the kernel where neighbourhoods overlap, nothing where they are patches."""
+    """Return the padding of a convolution: half the kernel, or 0 if its windows do not overlap."""
     return kernel // 2 if stride < kernel else 0
 
 
 def side_after(side: int, kernel: int, stride: int) -> int:
-    """The side of the map that such a convolution makes of one of `side`."""
+    """Return the side of the feature map after a convolution of a map of `side`."""
     return (side + 2 * conv_padding(kernel, stride) - kernel) // stride + 1
 
 
 def conv_norm_relu(
     channels_in: int, channels_out: int, kernel: int, stride: int
 ) -> list[nn.Module]:
-    """Return convolution without bias, batch normalisation, ReLU."""
+    """Return a convolution without bias, batch normalisation and ReLU."""
     padding = conv_padding(kernel, stride)
     conv = nn.Conv2d(channels_in, channels_out, kernel, stride, padding, bias=False)
     return [conv, BatchNorm(channels_out), nn.ReLU(inplace=True)]

@@ -1,9 +1,9 @@
-"""A narrow network that starts as a wide one of the same layers: the channels read most are kept.
+"""Initialise a network from one with more channels: keep the channels that are used most.
 
-Batch normalisation gives the channels of a layer about the same power, so what a channel is worth
-is how strongly the next layer reads it, by its weights as they are. The narrow network starts some
-way from what the wide one gave: its batch statistics too are those of the wide one until training
-has measured its own.
+Batch normalisation gives all channels of a layer about the same power, so the importance of a
+channel is the magnitude of the weights with which the next layer reads it. The narrow network is
+only an approximation of the wide one, and its batch statistics are those of the wide network until
+training has measured new ones.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from training.networks.widen import is_wider
 
 
 def is_narrower(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> bool:
-    """Whether `wide` has the layers of `narrow`, with channels to drop and none to be added.
+    """Return whether `wide` has the same layers as `narrow`, with as many or more channels.
 
-    Layers must be convolutions one after the other, with batch normalisation: only there does a
-    channel mean the same to all that read it.
+    The layers must be a chain of convolutions with batch normalisation: in a residual block, for
+    example, a dropped channel would be added to another one.
     """
     if not is_wider(wide, narrow):
         return False
-    # In the order of the layers, which a file does not keep.
+    # `narrow` is in the order of the layers; a file does not keep that order.
     maps = _maps_read(narrow)
     return maps is not None and maps == _maps_read({key: wide[key] for key in narrow})
 
 
 def narrowed(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of `wide` in the shapes of `narrow`.
+    """Return the weights of `wide` reduced to the shapes of `narrow`.
 
-    A layer that reads several maps of the one before (a surround) has the channels of each in
-    turn, and loses the same ones of each.
+    A layer that reads two feature maps (of a network with a surround) has the channels of one after
+    those of the other, and loses the same channels of both.
     """
     convs = [key for key in narrow if key.endswith(".weight")]
     readers = dict(pairwise(convs))
@@ -54,15 +54,15 @@ def narrowed(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> dict[s
 
 
 def _most_read(reader: Tensor, width: int, count: int) -> Tensor:
-    """The `count` of `width` channels that the convolution `reader` weighs most, in their order."""
+    """Return the `count` of `width` channels with the largest weights in `reader`, in order."""
     power = reader.square().sum((0, 2, 3)).reshape(-1, width).sum(0)
     return power.topk(count).indices.sort().values
 
 
 def _maps_read(state: Mapping[str, Tensor]) -> list[int] | None:
-    """How many maps of the one before each convolution reads; None if they are not a chain.
+    """Return how many feature maps each convolution reads, or None if they are not a chain.
 
-    All else must be one value a channel, or one in all.
+    Other tensors must have one value per channel, or a single value.
     """
     maps: list[int] = []
     width = 1
@@ -70,7 +70,7 @@ def _maps_read(state: Mapping[str, Tensor]) -> list[int] | None:
         if not key.endswith(".weight"):
             if value.dim() > 1:
                 return None
-        # A name deeper than trunk.N.weight is of a block, whose channels are added to others.
+        # A name deeper than trunk.N.weight belongs to a block, whose channels are added to others.
         elif key.count(".") > 2 or value.dim() != 4 or value.shape[1] % width:
             return None
         else:

@@ -1,4 +1,4 @@
-"""The weights of a served model, to train on from what was published."""
+"""Read the weights of a published model from its ONNX file, to train it further."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from training.errors import CheckpointError
 from training.networks import NetworkOptions, build_network
 from training.networks.folding import unfolded
 
-# The card's recipe entry with the size ratio of the second domain of a model that pools two.
+# Entry of a card's recipe: the ratio of the two domain sizes, if the model averages two.
 DOMAIN_ENTRY = "domain_size"
 
 
 def is_model(source: Path) -> bool:
-    """Whether `source` is a model directory."""
+    """Return whether `source` is a model directory."""
     return (source / MODEL_FILE).is_file()
 
 
 def read_weights(directory: Path) -> tuple[Path, dict[str, Tensor]]:
-    """The graph's file, and the state of the network that it was exported from.
+    """Return the path of the ONNX file, and the state of the network that it was exported from.
 
     Raises:
-        CheckpointError: there is no such model, or it was not exported here, or it is quantised.
+        CheckpointError: the model cannot be read, was not exported here, or is quantised.
     """
     path = directory / MODEL_FILE
     try:
@@ -38,21 +38,22 @@ def read_weights(directory: Path) -> tuple[Path, dict[str, Tensor]]:
     except (ModelError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     if sha256_hex(data) != card.sha256:
-        raise CheckpointError(f"{path}: not the file that its card names")
+        raise CheckpointError(f"{path}: its SHA-256 differs from the one in its card")
     try:
-        # A crop that two domains are taken of is larger than the network's own.
+        # A model that averages two domain sizes takes larger patches than its network.
         size = round(card.patch.size / card.recipe.get(DOMAIN_ENTRY, 1.0))
         net = build_network(NetworkOptions(**card.recipe["network"]), size)
         return path, unfolded(net, float_tensors(data))
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        reason = str(error).splitlines()[0]
         raise CheckpointError(
-            f"{path}: not a float graph of a network known here ({error}); "
-            "quantised models cannot be trained on, those they were made of can"
+            f"{path}: not the float graph of a known network ({reason}); a quantised model cannot "
+            "be trained further: start from the float model that it was made from"
         ) from error
 
 
 def float_tensors(graph: bytes) -> dict[str, Tensor]:
-    """The constants of an ONNX file that are single-precision numbers, by name."""
+    """Return the single-precision constants of an ONNX file, by name."""
     return {
         item.name: torch.from_numpy(numpy_helper.to_array(item).copy())
         for item in onnx.load_from_string(graph).graph.initializer

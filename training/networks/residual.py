@@ -1,8 +1,8 @@
 """The residual network of the stochastic loss (Serajeh et al., Table 1).
 
-Eleven convolutions of falling kernel size, three average poolings, one linear layer on the
-flattened 4 x 4 map; no normalisation inside and none at the end. Readings of the table that the
-paper leaves open are listed in docs/research/methods.md.
+Eleven convolutions with decreasing kernel size, three average poolings, and one linear layer on the
+flattened 4 x 4 map; no normalisation, neither inside nor at the end. docs/research/methods.md lists
+how this code reads what the table leaves open.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from training.networks.layers import DescriptorNet, Head, Standardise
 
 
 class _Same(nn.Sequential):
-    """A convolution that keeps the size; even kernels put the odd zero row right and below."""
+    """A convolution that keeps the size; an even kernel pads one zero more right and below."""
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int) -> None:
         before, after = (kernel - 1) // 2, kernel // 2
@@ -27,7 +27,7 @@ class _Same(nn.Sequential):
 
 
 class _Block(nn.Module):
-    """relu(x + conv(relu(conv(x))))."""
+    """Residual block: relu(x + conv(relu(conv(x))))."""
 
     def __init__(self, channels: int, kernel: int) -> None:
         super().__init__()

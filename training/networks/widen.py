@@ -1,7 +1,7 @@
-"""A wide network that starts as a narrow one of the same layers (Chen et al., Net2Net, 2016).
+"""Initialise a network from one with fewer channels (Net2Net, Chen et al., 2016).
 
-Every channel is copied and the weights that read the copies share what the one had, so the wide
-network gives what the narrow one gave; a little noise lets the copies part.
+Channels are duplicated, and the weights that read a channel are divided among its copies, so the
+wide network gives the same output as the narrow one. A little noise lets the copies diverge.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-# Of the standard deviation of each layer's weights.
+# As a fraction of the standard deviation of each layer's weights.
 NOISE = 0.1
 
 
 def is_wider(wide: Mapping[str, Tensor], narrow: Mapping[str, Tensor]) -> bool:
-    """Whether `narrow` has the layers of `wide`, with channels to be copied and none to drop."""
+    """Return whether `narrow` has the same layers as `wide`, with as many or fewer channels."""
     if wide.keys() != narrow.keys():
         return False
     pairs = [(wide[k].shape, narrow[k].shape) for k in wide]
@@ -34,14 +34,14 @@ def widened(
     *,
     noise: float = NOISE,
 ) -> dict[str, Tensor]:
-    """The weights of `narrow` in the shapes of `wide`; wide channel i is a copy of i modulo n.
+    """Return the weights of `narrow` in the shapes of `wide`; channel i copies channel i modulo n.
 
-    A layer that reads several maps of the one before (a surround) has the channels of each in
-    turn. Where the narrow network's read one, both get its weights, half of each.
+    A layer that reads two feature maps (of a network with a surround) has the channels of one after
+    those of the other. If the narrow network read only one, both get half of its weights.
     """
     result = {}
     read = (1, 1)
-    # In the order of the layers, which a file does not keep.
+    # `wide` is in the order of the layers; a file does not keep that order.
     for key, held in wide.items():
         value, shape = narrow[key], held.shape
         inputs = _inputs(shape, value.shape, read) if value.dim() == 4 else None
@@ -52,7 +52,10 @@ def widened(
 
 
 def _inputs(wide: torch.Size, narrow: torch.Size, read: tuple[int, int]) -> Tensor:
-    """Of each input channel of a wide convolution, the narrow one's; `read` are those of a map."""
+    """Return the narrow input channel that each wide input channel copies.
+
+    `read` is the number of channels of one feature map, in the wide and in the narrow network.
+    """
     number = torch.arange(wide[1])
     maps = max(1, narrow[1] // read[1])
     return number // read[0] % maps * read[1] + number % read[0] % read[1]

@@ -1,15 +1,14 @@
-"""Changes made to a batch of patches, all at once, from one generator.
+"""Augment a batch of patches.
 
-Quarter turns and flips are the same for all patches of a class: they make another keypoint of it.
-Small turns, scales, shifts and light changes are each patch's own: they are what a detector and a
-camera do to one keypoint.
+Quarter turns and flips are the same for all patches of a class: they make it look like another
+keypoint. Small rotations, scales, shifts and changes of brightness are drawn for each patch: they
+imitate the differences between two detections of one keypoint.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,37 +16,38 @@ from torch import Tensor
 from torch.nn import functional
 
 from matchserve.types import UInt8
-from training.runs.ranges import NotNegative, Range, Share
+from training.recipes.options import Degrees, Fraction, NonNegative, Options
 
 
-@dataclass(frozen=True, slots=True)
-class AugmentOptions:
-    """`[augment]`; every amount is the largest of a uniform draw around nothing.
+class AugmentOptions(Options):
+    """`[augment]`: each amount is the limit of a uniform draw; 0 switches the change off.
 
-    `turns`: `rot_flip` is one of four turns and of no, vertical or horizontal flip (SDGM, dynamic
-    soft margin); `transpose_flip` is HardNet's. `scale` and `aspect` are fractions, `shift` of the
-    patch side. `gain` is a fraction, `bias` grey levels, `gamma` an exponent's fraction, `noise`
-    the standard deviation in grey levels of the noisiest patch.
+    `turns` is drawn per class: `rot_flip` is one of four quarter turns and no, a vertical or a
+    horizontal flip (SDGM, dynamic soft margin); `transpose_flip` is that of HardNet. The others are
+    drawn per patch. `rotation_deg` is in degrees. `scale` and `aspect` are the logarithm of a
+    factor, so about a fraction. `shift` is a fraction of the patch side. `gain` is a fraction,
+    `bias` grey levels, `gamma` the logarithm of an exponent, `noise` a standard deviation in grey
+    levels.
     """
 
     turns: Literal["none", "rot_flip", "transpose_flip"] = "rot_flip"
-    rotation_deg: Annotated[float, Range(0.0, 180.0)] = 0.0
-    scale: NotNegative = 0.0
-    aspect: NotNegative = 0.0
-    shift: Share = 0.0
-    gain: Share = 0.0
-    bias: NotNegative = 0.0
-    gamma: NotNegative = 0.0
-    noise: NotNegative = 0.0
+    rotation_deg: Degrees = 0.0
+    scale: NonNegative = 0.0
+    aspect: NonNegative = 0.0
+    shift: Fraction = 0.0
+    gain: Fraction = 0.0
+    bias: NonNegative = 0.0
+    gamma: NonNegative = 0.0
+    noise: NonNegative = 0.0
 
     @property
-    def moves(self) -> bool:
-        """Whether patches are resampled."""
+    def resamples(self) -> bool:
+        """Return whether patches are rotated, scaled or shifted."""
         return any((self.rotation_deg, self.scale, self.aspect, self.shift))
 
     @property
-    def relights(self) -> bool:
-        """Whether grey levels change."""
+    def changes_brightness(self) -> bool:
+        """Return whether grey levels change."""
         return any((self.gain, self.bias, self.gamma, self.noise))
 
 
@@ -56,29 +56,30 @@ def augment(
     options: AugmentOptions,
     rng: np.random.Generator,
     *,
-    turned: np.ndarray | None = None,
-    max_turn_deg: float = 0.0,
+    copies: np.ndarray | None = None,
+    copy_rotation_deg: float = 0.0,
 ) -> Tensor:
-    """Augment (N, K, S, S), K patches of N classes; float32 (N, K, 1, S, S), 0..255.
+    """Augment (N, K, S, S), K patches of each of N classes; return float32 (N, K, 1, S, S), 0..255.
 
-    Patches flagged in `turned` (N, K) are also turned by up to `max_turn_deg`: generated positives.
+    `copies` (N, K) flags patches that repeat another one of the class; they are also rotated by up
+    to `copy_rotation_deg`.
     """
     rows, count, side = patches.shape[:3]
     whole = torch.from_numpy(dihedral(patches, options.turns, rng))
     moved = whole.reshape(rows * count, 1, side, side).float()
     extra = np.zeros(rows * count)
-    if turned is not None:
-        limit = math.radians(max_turn_deg)
-        extra = np.where(turned.ravel(), rng.uniform(-limit, limit, rows * count), 0.0)
-    if options.moves or extra.any():
+    if copies is not None:
+        limit = math.radians(copy_rotation_deg)
+        extra = np.where(copies.ravel(), rng.uniform(-limit, limit, rows * count), 0.0)
+    if options.resamples or extra.any():
         moved = resample(moved, jitter_matrices(rows * count, options, rng, extra))
-    if options.relights:
+    if options.changes_brightness:
         moved = relight(moved, options, rng)
     return moved.view(rows, count, 1, side, side)
 
 
 def dihedral(patches: UInt8, turns: str, rng: np.random.Generator) -> UInt8:
-    """Turn and flip each row of (N, K, S, S) by one draw."""
+    """Turn and flip the classes of (N, K, S, S), all K patches of a class alike."""
     if turns == "none":
         return patches
     result = np.empty_like(patches)
@@ -105,7 +106,10 @@ def _turned(patches: UInt8, first: int, second: int, turns: str) -> UInt8:
 def jitter_matrices(
     count: int, options: AugmentOptions, rng: np.random.Generator, extra_turn: np.ndarray
 ) -> Tensor:
-    """Draw (count, 2, 3) sampling matrices in the coordinates of `torch.affine_grid`."""
+    """Draw (count, 2, 3) sampling matrices for `torch.affine_grid`.
+
+    `extra_turn` (count,) is added to the rotation, in radians.
+    """
     limit = math.radians(options.rotation_deg)
     turn = rng.uniform(-limit, limit, count) + extra_turn
     scale = np.exp(rng.uniform(-options.scale, options.scale, count))
@@ -124,7 +128,7 @@ def jitter_matrices(
 
 
 def resample(patches: Tensor, matrices: Tensor) -> Tensor:
-    """Sample each of (M, 1, S, S) through its matrix, bilinearly, the border continued."""
+    """Resample each of (M, 1, S, S) with its matrix, bilinearly, repeating the border."""
     grid = functional.affine_grid(matrices, list(patches.shape), align_corners=False)
     return functional.grid_sample(
         patches, grid, mode="bilinear", padding_mode="border", align_corners=False
@@ -132,7 +136,7 @@ def resample(patches: Tensor, matrices: Tensor) -> Tensor:
 
 
 def relight(patches: Tensor, options: AugmentOptions, rng: np.random.Generator) -> Tensor:
-    """Change exposure, contrast and noise of each of (M, 1, S, S), kept in 0..255."""
+    """Change gamma, gain and bias of each of (M, 1, S, S) and add noise; clip to 0..255."""
     count = len(patches)
 
     def drawn(limit: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""From stores to batches: which classes and patches, loaded and augmented, one step ahead."""
+"""Batches: choose classes and patches, load and augment them, one step ahead of training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """Patch indices (N, K) of N classes, the store of each row, and which are made by turning."""
+    """Patch indices (N, K) of N classes, the store of each class, and which patches are copies."""
 
     members: Int64
     store: Int64
@@ -34,9 +34,10 @@ class Draw:
 
 @dataclass(slots=True, eq=False)
 class Batches:
-    """The batches of a run: a function of (seed, step).
+    """The batches of a run, which depend only on (seed, step).
 
-    `shares` are the pairs taken from each store; `candidates` the patches of each class.
+    `shares` is the number of pairs from each store, `candidates` the number of patches of each
+    class. `order` and `neighbours` are those of `SamplerOptions`.
     """
 
     stores: Sequence[PatchStore]
@@ -45,11 +46,11 @@ class Batches:
     candidates: int
     order: Order
     augmentation: AugmentOptions
-    max_turn_deg: float = 0.0
+    copy_rotation_deg: float = 0.0
     neighbours: int = 64
-    # The last shuffle of each store: recomputed when the epoch changes, so nothing to save.
+    # The epoch and shuffled classes of each store: recomputed when needed, so nothing to save.
     _shuffles: dict[int, tuple[int, Int64]] = field(default_factory=dict)
-    # The classes of each store in the order of their images, and where each image begins.
+    # The classes of each store sorted by image, and the index at which each image begins.
     _by_image: dict[int, tuple[Int64, Int64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,12 +58,12 @@ class Batches:
         for store, share in zip(self.stores, self.shares, strict=True):
             if len(store) < share:
                 raise DataError(
-                    f"{store.path}: expected at least {share} classes of two patches or more "
-                    f"for a batch, found {len(store)}"
+                    f"{store.path}: a batch needs at least {share} classes with two or more "
+                    f"patches, found {len(store)}"
                 )
 
     def draw(self, step: int) -> Draw:
-        """Choose classes, all different, and `candidates` patches of each."""
+        """Choose different classes, and `candidates` patches of each."""
         rng = numpy_stream(self.seed, step, Stream.CLASSES)
         parts = []
         for number, (store, share) in enumerate(zip(self.stores, self.shares, strict=True)):
@@ -74,14 +75,18 @@ class Batches:
         return Draw(members, numbers, copied)
 
     def prepare(self, step: int) -> Tensor:
-        """Load and augment this rank's rows of the batch, float32 (n, K, 1, S, S)."""
+        """Load and augment this process's part of the batch, float32 (n, K, 1, S, S)."""
         draw = self.draw(step)
         patches = self._load(draw)
         rng = numpy_stream(self.seed, step, Stream.AUGMENT)
         whole = augment(
-            patches, self.augmentation, rng, turned=draw.copies, max_turn_deg=self.max_turn_deg
+            patches,
+            self.augmentation,
+            rng,
+            copies=draw.copies,
+            copy_rotation_deg=self.copy_rotation_deg,
         )
-        # Every rank augments the whole batch: the draws are then those of a single process.
+        # Every process augments the whole batch, so that the draws equal those of a single process.
         return whole[distributed.own_slice(len(whole))]
 
     def _load(self, draw: Draw) -> UInt8:
@@ -102,26 +107,25 @@ class Batches:
             return self._neighbours(number, store, share, rng)
         if self.order == "mixed":
             near = self._neighbours(number, store, share // 2, rng)
-            # As many as the whole share: what `near` has already leaves enough of them.
+            # Draw a whole share, because some of these classes may already be in `near`.
             far = rng.choice(len(store), share, replace=False)
             far = far[~np.isin(far, near)][: share - len(near)]
             return np.concatenate([near, far])
         per_epoch = len(store) // share
         epoch, place = divmod(step, per_epoch)
-        known = self._shuffles.get(number)
-        if known is None or known[0] != epoch:
+        shuffled = self._shuffles.get(number)
+        if shuffled is None or shuffled[0] != epoch:
             shuffler = np.random.default_rng([self.seed, epoch, int(Stream.EPOCH), number])
-            known = (epoch, shuffler.permutation(len(store)).astype(np.int64))
-            self._shuffles[number] = known
-        return known[1][place * share : (place + 1) * share]
+            shuffled = (epoch, shuffler.permutation(len(store)).astype(np.int64))
+            self._shuffles[number] = shuffled
+        return shuffled[1][place * share : (place + 1) * share]
 
     def _neighbours(
         self, number: int, store: PatchStore, share: int, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Draw images by the number of their classes, then up to `neighbours` classes of each.
+        """Draw images, more likely those with more classes, and up to `neighbours` classes of each.
 
-        An image is that of a class's first patch. Images come without repetition until the batch
-        is full.
+        A class belongs to the image of its first patch. No image is drawn twice.
         """
         if number not in self._by_image:
             image = store.sources[store.class_starts]
@@ -130,7 +134,7 @@ class Batches:
             self._by_image[number] = (ordered, np.append(starts, len(ordered)))
         ordered, bounds = self._by_image[number]
         sizes = np.diff(bounds)
-        # The order in which images would be drawn one by one, without putting back.
+        # Weighted sampling without replacement (Efraimidis and Spirakis, 2006).
         images = np.argsort(rng.exponential(size=len(sizes)) / sizes)
         drawn: list[NDArray[np.int64]] = []
         missing = share
@@ -151,7 +155,7 @@ def pick_members(
 ) -> tuple[Int64, NDArray[np.bool_]]:
     """Pick `candidates` different members of each class in random order, (N, K).
 
-    Classes that are too small repeat members at random; those places are flagged.
+    Classes with fewer members repeat some at random; the second result flags these copies.
     """
     widest = max(int(sizes.max()), candidates)
     keys = rng.random((len(sizes), widest))
@@ -162,8 +166,8 @@ def pick_members(
     return np.where(copies, repeated, order).astype(np.int64), copies
 
 
-def shares_of(weights: Sequence[float], batch: int) -> list[int]:
-    """Split `batch` in proportion to `weights`; what rounding leaves goes to the largest rests."""
+def split_batch(weights: Sequence[float], batch: int) -> list[int]:
+    """Divide `batch` in proportion to `weights`, by the largest remainder method."""
     exact = np.array(weights) / sum(weights) * batch
     shares = np.floor(exact).astype(int)
     for index in np.argsort(shares - exact, kind="stable")[: batch - int(shares.sum())]:
@@ -172,7 +176,7 @@ def shares_of(weights: Sequence[float], batch: int) -> list[int]:
 
 
 def ahead(prepare: Callable[[int], T], first: int, last: int) -> Iterator[tuple[int, T, float]]:
-    """Yield (step, prepared, seconds waited), preparing one step in the background."""
+    """Yield (step, prepared batch, seconds waited), preparing the next step in the background."""
     if first >= last:
         return
     with ThreadPoolExecutor(1) as worker:

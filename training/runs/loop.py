@@ -1,4 +1,4 @@
-"""The training loop: sample, describe, lose, step."""
+"""The training loop: select pairs, describe them, compute the loss, update the weights."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from training.errors import NonFiniteLoss
 from training.methods import LossOutput, Pairs
 from training.runs.batches import ahead
 from training.runs.checkpoint import Checkpoints, write_tensors
+from training.runs.directory import FINAL_FILE, FINISHED_FILE
 from training.runs.report import Pace, Reporter
 from training.runs.run import Run, open_run
 from training.runs.schedule import learning_rate
@@ -23,11 +24,11 @@ from training.runtime.randomness import Stream, stream_seed, torch_stream
 
 
 def train(run_dir: Path, run: Run | None = None) -> Path:
-    """Train the recipe in `run_dir`, from its newest checkpoint if there is one.
+    """Train the recipe in `run_dir`, continuing from its newest checkpoint if there is one.
 
     Raises:
-        NonFiniteLoss: the loss or a gradient is not finite; the batch is saved.
-        CheckpointError: there are checkpoints and none can be read.
+        NonFiniteLoss: the loss or a gradient is not finite; the batch is saved in the run.
+        CheckpointError: there are checkpoints, but none can be read.
     """
     run = run or open_run(run_dir)
     state, recipe, steps = run.state, run.recipe, run.recipe.run.steps
@@ -37,43 +38,46 @@ def train(run_dir: Path, run: Run | None = None) -> Path:
     pace = Pace(recipe.run.batch, first)
     is_first_rank = distributed.rank() == 0
     with Reporter(run_dir, first=first, steps=steps, is_active=is_first_rank) as reporter:
-        reporter.say(*run.notes)
+        reporter.print(*run.notes)
         for step, patches, waited in ahead(run.batches.prepare, first, steps):
             rate = learning_rate(recipe.optim, step, steps)
             output = train_step(run, step, patches, rate)
             state.step = step + 1
-            pace.wait(waited)
+            pace.add_wait(waited)
             if state.step % recipe.run.log_every == 0 or state.step == steps:
-                figures = {"lr": rate, **figures_of(output), **pace.figures(state.step)}
+                figures = {"lr": rate, **loss_figures(output), **pace.figures(state.step)}
                 reporter.log(state.step, figures)
                 reporter.advance(state.step, _summary(figures))
             if state.step % recipe.run.validate_every == 0 or state.step == steps:
                 with pace.pause():
                     _validate(run, state.step, output, reporter)
-            if is_first_rank and _is_due(run, saved_at):
+            if is_first_rank and _is_save_due(run, saved_at):
                 checkpoints.save(state, run.entries)
                 saved_at = time.monotonic()
         if is_first_rank:
             checkpoints.save(state, run.entries)
-            write_tensors(run_dir / "final.safetensors", run.network_tensors(), run.entries)
-            (run_dir / "finished").touch()
+            write_tensors(run_dir / FINAL_FILE, run.network_tensors(), run.entries)
+            (run_dir / FINISHED_FILE).touch()
     return run_dir
 
 
 def train_step(run: Run, step: int, patches: Tensor, rate: float) -> LossOutput:
-    """Do one step on this rank's `patches` (n, K, 1, S, S); return the loss of the whole batch."""
+    """Train on this process's `patches` (n, K, 1, S, S); return the loss of the whole batch.
+
+    `rate` is the learning rate.
+    """
     state, recipe = run.state, run.recipe
     for group in state.optimizer.param_groups:
         group["lr"] = rate
-    # Dropout is the only user of torch's global generator.
+    # Only dropout uses torch's global generator.
     torch.manual_seed(stream_seed(recipe.seed, step, Stream.DROPOUT) + distributed.rank())
     progress = step / recipe.run.steps
     state.net.train()
     choice = torch_stream(recipe.seed, step, Stream.CHOICE)
-    chosen = state.sampler.choose(state.net, run.to_device(patches), choice, progress)
+    selected = state.sampler.select(state.net, run.to_device(patches), choice, progress)
     with torch.autocast(run.device.type, torch.bfloat16, enabled=recipe.run.amp):
-        features = run.features(run.to_device(chosen.patches.transpose(0, 1).flatten(0, 1)))
-    # Anchors and positives go through the network in one pass, apart through the gathering.
+        features = run.features(run.to_device(selected.patches.transpose(0, 1).flatten(0, 1)))
+    # Anchors and positives are described in one pass, and gathered separately.
     exact = features.to(torch.get_default_dtype())
     anchors, positives = (distributed.gather(part) for part in exact.chunk(2))
     pairs = Pairs(
@@ -81,14 +85,14 @@ def train_step(run: Run, step: int, patches: Tensor, rate: float) -> LossOutput:
         positives=state.net.apply_head(positives),
         generator=torch_stream(recipe.seed, step, Stream.LOSS),
         progress=progress,
-        weights=chosen.weights,
+        weights=selected.weights,
         features=torch.cat([anchors, positives]),
     )
     output = state.loss(pairs)
     state.optimizer.zero_grad(set_to_none=True)
     output.loss.backward()  # type: ignore[no-untyped-call]
     distributed.sum_gradients(state.net.parameters())
-    _stop_if_not_finite(run, step, output, chosen.patches)
+    _stop_if_not_finite(run, step, output, selected.patches)
     state.optimizer.step()
     state.sampler.observe(output)
     return output
@@ -96,7 +100,7 @@ def train_step(run: Run, step: int, patches: Tensor, rate: float) -> LossOutput:
 
 def _stop_if_not_finite(run: Run, step: int, output: LossOutput, patches: Tensor) -> None:
     gradients = [p.grad for p in run.state.net.parameters() if p.grad is not None]
-    # One number that is not finite as soon as any of them is not.
+    # This sum is finite only if the loss and all gradients are.
     total = torch.stack(torch._foreach_norm(gradients)).sum() + output.loss.detach()
     if math.isfinite(total.item()):
         return
@@ -104,10 +108,13 @@ def _stop_if_not_finite(run: Run, step: int, output: LossOutput, patches: Tensor
     tensors = {"patches": patches, **{f"net.{k}": v for k, v in run.state.net.state_dict().items()}}
     write_tensors(path, tensors, {**run.entries, "step": step})
     value = output.loss.detach().item()
-    raise NonFiniteLoss(f"loss {value} or its gradient is not finite at step {step}; see {path}")
+    raise NonFiniteLoss(
+        f"step {step}: the loss ({value}) or its gradient is not finite; the batch and the weights "
+        f"are in {path}; a smaller optim.lr or a longer optim.warmup often helps"
+    )
 
 
-def _is_due(run: Run, saved_at: float) -> bool:
+def _is_save_due(run: Run, saved_at: float) -> bool:
     options, step = run.recipe.run, run.state.step
     if step == options.steps:
         return False
@@ -118,16 +125,20 @@ def _is_due(run: Run, saved_at: float) -> bool:
 def _validate(run: Run, step: int, output: LossOutput, reporter: Reporter) -> None:
     if not reporter.is_active:
         return
-    found = validate(run.state.net, run.validation, run.device)
-    reporter.log(step, {f"fpr95/{name}": value for name, value in found.items()})
+    rates = validate(run.state.net, run.validation, run.device)
+    reporter.log(step, {f"fpr95/{name}": value for name, value in rates.items()})
     reporter.histogram(step, "distance/positive", output.positive)
     reporter.histogram(step, "distance/negative", output.negative)
-    text = ", ".join(f"{name} {100 * value:.2f} %" for name, value in found.items())
-    reporter.say(f"step {step}: FPR95 {text}" if text else f"step {step}: no validation store")
+    text = ", ".join(f"{name} {100 * value:.2f} %" for name, value in rates.items())
+    reporter.print(
+        f"step {step}: FPR95 {text}"
+        if text
+        else f"step {step}: not validated: the recipe has no validation store"
+    )
 
 
-def figures_of(output: LossOutput) -> dict[str, float]:
-    """Return the figures of a step that are logged."""
+def loss_figures(output: LossOutput) -> dict[str, float]:
+    """Return the figures of a step that are written to the log."""
     measured: dict[str, Callable[[], Tensor]] = {
         "loss": lambda: output.loss.detach(),
         "positive/mean": output.positive.mean,

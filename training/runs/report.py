@@ -1,4 +1,4 @@
-"""What a run shows: a progress line, a log of JSON lines, TensorBoard."""
+"""Report the progress of a run: a progress bar, a log of JSON lines, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ LOG_FILE = "log.jsonl"
 
 
 class Reporter:
-    """Writes nothing on ranks but the first; a context manager.
+    """Writes progress and figures, on the first process only; a context manager.
 
-    A resumed run cuts off the lines that it is about to write again.
+    A resumed run deletes the log lines after its checkpoint, because it will write them again.
+    `first` is the step at which training begins.
     """
 
     def __init__(self, run_dir: Path, *, first: int, steps: int, is_active: bool) -> None:
@@ -32,7 +33,7 @@ class Reporter:
             BarColumn(),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
+            TextColumn("remaining"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[figures]}"),
             console=self.console,
@@ -68,19 +69,19 @@ class Reporter:
         if self._board is not None:
             self._board.close()
 
-    def say(self, *messages: str) -> None:
+    def print(self, *messages: str) -> None:
         """Print lines above the progress bar."""
         for message in messages:
             self.console.print(message, highlight=False)
 
     def advance(self, step: int, figures: str | None = None) -> None:
-        """Move the bar to `step` done."""
+        """Move the progress bar to `step`; `figures` is the text after it."""
         if self.is_active:
             changes = {} if figures is None else {"figures": figures}
             self._progress.update(self._task, completed=step, **changes)  # type: ignore[arg-type]
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Write one line of figures, and to TensorBoard."""
+        """Write figures to the log and to TensorBoard."""
         if not self.is_active:
             return
         self._log.write(json.dumps({"step": step, **figures}) + "\n")
@@ -90,15 +91,15 @@ class Reporter:
                 self._board.add_scalar(name, value, step)
 
     def histogram(self, step: int, name: str, values: Any) -> None:
-        """Show a distribution in TensorBoard."""
+        """Write a histogram to TensorBoard."""
         if self._board is not None:
             self._board.add_histogram(name, values, step)
 
 
 class Pace:
-    """How fast the loop goes between two lines of the log, validation left out.
+    """Measures the speed of training between two log lines, without the time of validation.
 
-    `pairs` are those of a step, `step` the one the run begins at.
+    `pairs` is the number of pairs per step, `step` the step at which training begins.
     """
 
     def __init__(self, pairs: int, step: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -106,38 +107,38 @@ class Pace:
         self._logged_step, self._logged_at = step, clock()
         self._waited_s = 0.0
 
-    def wait(self, seconds: float) -> None:
-        """Add time that was spent waiting for a batch."""
+    def add_wait(self, seconds: float) -> None:
+        """Add time spent waiting for a batch."""
         self._waited_s += seconds
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Leave out what is done in the `with` block."""
+        """Exclude the time of the `with` block."""
         began = self._clock()
         yield
         self._logged_at += self._clock() - began
 
     def figures(self, step: int) -> dict[str, float]:
-        """Return the figures since the last call, `step` steps being done, and begin anew."""
+        """Return the figures since the last call; `step` steps are done."""
         now = self._clock()
         elapsed, done = now - self._logged_at, step - self._logged_step
-        found = {
+        figures = {
             "patches_per_s": 2 * self._pairs * done / elapsed,
             "data_wait": self._waited_s / elapsed,
         }
         self._logged_step, self._logged_at, self._waited_s = step, now, 0.0
-        return found
+        return figures
 
 
 def read_log(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's log, as far as they are whole."""
+    """Return the complete lines of a run's log."""
     path = run_dir / LOG_FILE
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if _step_of(line) >= 0]
 
 
 def _step_of(line: str) -> int:
-    # A kill can leave a cut last line: it belongs to no step and is dropped.
+    # A killed process can leave an incomplete last line, which is ignored.
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):

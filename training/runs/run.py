@@ -1,11 +1,11 @@
-"""A run: a directory with a recipe, and everything built from it that training needs."""
+"""A run opened for training: its stores, network, loss, sampler and newest checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,41 +14,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from matchserve.files import remove_leftovers, write_text_whole, write_whole
+from matchserve.files import remove_leftovers, write_whole
 from matchserve.types import UInt8
 from training.data.store.reader import PatchStore, spec_to_json
 from training.errors import CheckpointError, RecipeError
-from training.methods import METHODS
-from training.methods.samplers import SAMPLERS, AdaSampleSamplerOptions
+from training.methods import METHODS, SAMPLERS
 from training.networks import build_network
-from training.runs.batches import Batches, shares_of
+from training.runs.batches import Batches, split_batch
 from training.runs.checkpoint import (
+    BLEND_ENTRY,
+    START_ENTRY,
     Checkpoints,
     TrainState,
-    find_run,
     read_tensors,
-    start_network,
 )
-from training.runs.recipe import Recipe, check_recipe, parse_recipe
+from training.runs.directory import (
+    FINAL_FILE,
+    RECIPE_FILE,
+    SAMPLES_FILE,
+    find_start,
+    read_recipe,
+)
+from training.runs.recipe import Recipe
 from training.runs.schedule import build_optimizer
 from training.runs.sources import open_sources
-from training.runs.toml import read_toml
 from training.runs.validation import ValidationSet, validation_sets
+from training.runs.weights import start_network
 from training.runtime import distributed
 from training.runtime.randomness import Stream, numpy_stream, stream_seed
 
-RECIPE_FILE = "recipe.toml"
-SAMPLES_FILE = "samples.npy"
 SAMPLE_COUNT = 1024
-# The entry of a file of weights that names the weights it was fine-tuned from.
-START_ENTRY = "init_from_sha256"
-# The entry of weights that lie between those of a run and those it started from.
-BLEND_ENTRY = "blend_share"
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A run opened for training. `entries` go into every file of weights it writes."""
+    """A run opened for training.
+
+    `entries` are stored in every weights file of the run; `notes` are messages for the user.
+    """
 
     directory: Path
     recipe: Recipe
@@ -61,44 +64,23 @@ class Run:
     notes: list[str] = field(default_factory=list)
 
     def to_device(self, patches: Tensor) -> Tensor:
-        """Move patches to the device, in the layout the recipe asks for."""
+        """Move patches to the device, in the memory layout of the recipe."""
         if patches.dim() == 4 and self.recipe.run.channels_last:
             return patches.to(self.device, memory_format=torch.channels_last)
         return patches.to(self.device)
 
     def network_tensors(self) -> dict[str, Tensor]:
-        """Return the network's weights as they are saved."""
+        """Return the network's weights under the names that files use."""
         return {f"net.{k}": v for k, v in self.state.net.state_dict().items()}
 
 
-def create_run(recipe: Recipe, out: Path) -> Path:
-    """Make the run directory `out/NAME-ID` with its resolved recipe; return it if it is there."""
-    directory = out / f"{recipe.name}-{recipe.recipe_id}"
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / RECIPE_FILE
-    # The first rank writes; the others only read once all have met. A file that is there and
-    # empty is what a kill can leave of a write that was not all or nothing.
-    is_missing = not path.exists() or not path.stat().st_size
-    if is_missing and distributed.launched_rank() == 0:
-        write_text_whole(path, recipe.to_toml())
-    return directory
-
-
-def read_recipe(run_dir: Path) -> Recipe:
-    """Return the recipe that a run directory was made with."""
-    path = run_dir / RECIPE_FILE
-    # Not checked again: a run made before a check was added must still be exported.
-    return parse_recipe(read_toml(path), str(path))
-
-
 def open_run(run_dir: Path) -> Run:
-    """Open stores, build the network, loss and sampler, and restore the newest checkpoint.
+    """Open the stores, build network, loss and sampler, and restore the newest checkpoint.
 
     Raises:
-        RecipeError, DataError, CheckpointError: with the file that is at fault.
+        RecipeError, DataError, CheckpointError: the message names the file.
     """
     recipe = read_recipe(run_dir)
-    check_recipe(recipe, str(run_dir / RECIPE_FILE))
     _refuse_blend(run_dir)
     device = choose_device(recipe)
     if recipe.run.threads:
@@ -110,7 +92,7 @@ def open_run(run_dir: Path) -> Run:
     validation = open_sources(recipe.data.validation, cache)
     state = build_state(recipe, train_stores[0].spec.size, device)
     entries = {
-        "recipe": asdict(recipe),
+        "recipe": recipe.model_dump(),
         "recipe_id": recipe.recipe_id,
         "patch_spec": spec_to_json(train_stores[0].spec),
         "training_data": [{"made_by": s.made_by, "digest": s.digest} for s in train_stores],
@@ -134,18 +116,18 @@ def open_run(run_dir: Path) -> Run:
 
 
 def choose_device(recipe: Recipe) -> torch.device:
-    """Return the device that the recipe asks for.
+    """Return the device that the recipe selects.
 
     Raises:
-        RecipeError: it asks for CUDA and there is none, or for mixed precision without it.
+        RecipeError: CUDA is selected but not available, or mixed precision without CUDA.
     """
     wanted = recipe.run.device
     has_cuda = torch.cuda.is_available()
     name = "cuda" if wanted == "cuda" or (wanted == "auto" and has_cuda) else "cpu"
     if name == "cuda" and not has_cuda:
-        raise RecipeError("run.device: cuda is asked for and not available here")
+        raise RecipeError("run.device: cuda is not available on this machine")
     if recipe.run.amp and name == "cpu":
-        raise RecipeError("run.amp: mixed precision is for CUDA; on a CPU it is ten times slower")
+        raise RecipeError("run.amp: mixed precision needs CUDA; on a CPU it is ten times slower")
     if name == "cuda":
         index = distributed.local_rank()
         torch.cuda.set_device(index)
@@ -154,7 +136,7 @@ def choose_device(recipe: Recipe) -> torch.device:
 
 
 def build_state(recipe: Recipe, patch_size: int, device: torch.device) -> TrainState:
-    """Build network, optimiser, loss and sampler, initialised from the seed."""
+    """Build network, optimiser, loss and sampler, initialised with the recipe's seed."""
     torch.manual_seed(stream_seed(recipe.seed, 0, Stream.WEIGHTS))
     net = build_network(recipe.network, patch_size)
     layout = torch.channels_last if recipe.run.channels_last else torch.contiguous_format
@@ -168,21 +150,24 @@ def build_state(recipe: Recipe, patch_size: int, device: torch.device) -> TrainS
 
 
 def build_batches(recipe: Recipe, stores: list[PatchStore], candidates: int) -> Batches:
-    """Build the batches of `recipe` from open stores."""
+    """Build the batches of `recipe` from open stores.
+
+    Raises:
+        RecipeError: the batch cannot be split over the processes or the stores.
+    """
     if recipe.run.batch % distributed.world_size():
         raise RecipeError(
-            f"run.batch: {recipe.run.batch} pairs cannot be split over "
+            f"run.batch: {recipe.run.batch} pairs cannot be divided evenly among "
             f"{distributed.world_size()} processes"
         )
-    shares = shares_of([source.weight for source in recipe.data.train], recipe.run.batch)
+    shares = split_batch([source.weight for source in recipe.data.train], recipe.run.batch)
     for source, share in zip(recipe.data.train, shares, strict=True):
         if not share:
             raise RecipeError(
-                f"data.train: {source.path}: its weight of {source.weight} gives it no pair "
-                f"of a batch of {recipe.run.batch}"
+                f"data.train: {source.path}: with weight {source.weight} it gets no pair of a "
+                f"batch of {recipe.run.batch}"
             )
     sampler = recipe.sampler
-    turn = sampler.max_turn_deg if isinstance(sampler, AdaSampleSamplerOptions) else 0.0
     return Batches(
         stores=stores,
         shares=shares,
@@ -191,18 +176,18 @@ def build_batches(recipe: Recipe, stores: list[PatchStore], candidates: int) -> 
         order=sampler.order,
         neighbours=sampler.neighbours,
         augmentation=recipe.augment,
-        max_turn_deg=turn,
+        copy_rotation_deg=sampler.copy_rotation_deg,
     )
 
 
 def write_samples(run_dir: Path, recipe: Recipe, stores: list[PatchStore]) -> None:
-    """Keep some training patches with the run: export compares and calibrates with them."""
+    """Store some training patches in the run, for the parity check and calibration of exports."""
     path = run_dir / SAMPLES_FILE
     if path.exists() or distributed.rank():
         return
     rng = numpy_stream(recipe.seed, 0, Stream.VALIDATION)
     rows: list[UInt8] = []
-    for store, share in zip(stores, shares_of([1.0] * len(stores), SAMPLE_COUNT), strict=True):
+    for store, share in zip(stores, split_batch([1.0] * len(stores), SAMPLE_COUNT), strict=True):
         classes = rng.integers(0, len(store), share)
         member = rng.integers(0, store.class_sizes[classes])
         rows.append(store.patches(store.class_starts[classes] + member))
@@ -212,11 +197,11 @@ def write_samples(run_dir: Path, recipe: Recipe, stores: list[PatchStore]) -> No
 
 
 def _refuse_blend(run_dir: Path) -> None:
-    final = run_dir / "final.safetensors"
+    final = run_dir / FINAL_FILE
     if final.exists() and BLEND_ENTRY in read_tensors(final).entries:
         raise CheckpointError(
-            f"{run_dir}: a blend, which has no steps to go on with; start another run from it "
-            "with init_from"
+            f"{run_dir}: averaged weights (made by blend) cannot be resumed; start a new run with "
+            "init_from instead"
         )
 
 
@@ -225,8 +210,8 @@ def _restore(
 ) -> list[str]:
     checkpoints = Checkpoints(run_dir / "checkpoints")
     if not distributed.rank():
-        # By now every rank has met, so nothing that is being written is taken away.
-        checkpoints.sweep()
+        # All processes have met by now, so nothing that is being written is deleted.
+        checkpoints.clean_up()
         remove_leftovers(run_dir)
     stored, skipped = checkpoints.newest()
     notes = [f"skipped a damaged checkpoint: {message}" for message in skipped]
@@ -234,7 +219,10 @@ def _restore(
         return notes
     if stored.entries.get("recipe_id") != entries["recipe_id"]:
         other = json.dumps(stored.entries.get("recipe_id"))
-        raise CheckpointError(f"{run_dir}: its checkpoints belong to the recipe {other}")
+        raise CheckpointError(
+            f"{run_dir}: its checkpoints belong to the recipe {other}, but its recipe.toml is "
+            f"{entries['recipe_id']}; restore the file, or train the changed recipe in a new run"
+        )
     _refuse_other_data(run_dir, stored.entries.get("training_data", []), stores)
     try:
         state.restore(stored.tensors, int(stored.entries["step"]))
@@ -252,7 +240,7 @@ def _refuse_other_data(
         if before["digest"] != store.digest:
             raise CheckpointError(
                 f"{store.path}: not the patches that {run_dir} was trained on so far: digest "
-                f"{store.digest[:12]}, in its checkpoint {str(before['digest'])[:12]}"
+                f"{store.digest[:12]}, in the checkpoint {str(before['digest'])[:12]}"
             )
 
 
@@ -262,21 +250,7 @@ def _start_from(
     source = find_start(init_from, run_dir)
     path, changed = start_network(state.net, source, read_recipe(run_dir).seed)
     entries[START_ENTRY] = hashlib.sha256(path.read_bytes()).hexdigest()
-    notes = [f"started from {path}{changed}"]
+    notes = [f"started from {path}" + (f", {changed}" if changed else "")]
     if path.parent.name == "checkpoints":
-        notes.append(f"{path.parent.parent}: not finished; its newest checkpoint was taken")
+        notes.append(f"{path.parent.parent}: not finished; its newest checkpoint is used")
     return notes
-
-
-def find_start(init_from: str, run_dir: Path) -> Path:
-    """Return where a recipe's `init_from` is: as given, else beside the run directory.
-
-    Raises:
-        CheckpointError: several runs have that name.
-    """
-    given = Path(init_from)
-    for place in (given, run_dir.parent / given, run_dir.parent / given.name):
-        found = find_run(place)
-        if found.exists():
-            return found
-    return given

@@ -1,48 +1,58 @@
-"""The optimiser and its learning rate over a run."""
+"""The optimiser, and the learning rate of each step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import nn
 
-from training.runs.ranges import (
-    NotNegative,
+from training.recipes.options import (
+    Fraction,
+    FractionBelowOne,
+    NonNegative,
+    Options,
     Positive,
-    Range,
-    Share,
+    option_problem,
 )
 
 Schedule = Literal["linear", "cosine", "constant", "halving", "milestones"]
 
 
-@dataclass(frozen=True, slots=True)
-class OptimOptions:
-    """`[optim]`.
+class OptimOptions(Options):
+    """`[optim]`: the optimiser and its learning rate `lr`.
 
-    Schedules: `linear` and `cosine` end at 0; `halving` halves nine times at every tenth of the
-    run; `milestones` divides by ten at each of those fractions. `warmup` is the fraction over
-    which the rate rises linearly to `lr`.
+    `schedule` is how the rate changes: `linear` and `cosine` decrease to 0 at the end of the run,
+    `halving` halves the rate after every tenth of the run, `milestones` divides it by ten at each
+    of these fractions of the run, `constant` keeps it. During the fraction `warmup` of the run the
+    rate rises linearly to `lr`.
     """
 
     name: Literal["sgd", "adam"] = "sgd"
     lr: Positive = 0.1
-    momentum: Annotated[float, Range(0.0, below=1.0)] = 0.9
-    dampening: Share = 0.0
-    weight_decay: NotNegative = 1e-4
+    momentum: FractionBelowOne = 0.9
+    dampening: Fraction = 0.0
+    weight_decay: NonNegative = 1e-4
     schedule: Schedule = "linear"
-    milestones: tuple[float, ...] = ()
-    warmup: Annotated[float, Range(0.0, below=1.0)] = 0.0
+    milestones: Annotated[tuple[Fraction, ...], Field(strict=False)] = ()
+    warmup: FractionBelowOne = 0.0
+
+    @model_validator(mode="after")
+    def _check_milestones(self) -> Self:
+        if self.schedule == "milestones" and not self.milestones:
+            raise option_problem(
+                "milestones", "expected at least one milestone for schedule = 'milestones'"
+            )
+        return self
 
 
 def build_optimizer(
     options: OptimOptions, parameters: Iterable[nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """Build the optimiser over `parameters`, all in one group as the papers have it."""
+    """Build the optimiser, with all parameters in one group like in the papers."""
     if options.name == "adam":
         return torch.optim.Adam(parameters, lr=options.lr, weight_decay=options.weight_decay)
     return torch.optim.SGD(
@@ -55,7 +65,7 @@ def build_optimizer(
 
 
 def learning_rate(options: OptimOptions, step: int, steps: int) -> float:
-    """Return the rate of `step` of `steps`."""
+    """Return the learning rate of step `step` (from 0) of `steps`."""
     warm = options.warmup * steps
     if step < warm:
         return options.lr * (step + 1) / (math.floor(warm) + 1)

@@ -1,4 +1,4 @@
-"""Open the patch stores that a recipe names."""
+"""Open the patch stores of a recipe."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from training.runs.recipe import Source
 
 
 def open_source(source: Source, cache: Path) -> PatchStore:
-    """Open the store of `source` and select its scenes; synthetic stores are kept in `cache`.
+    """Open the store of `source`, limited to its scenes; generated stores are kept in `cache`.
 
     Raises:
-        DataError: the store cannot be opened, or no class is left.
+        DataError: the store cannot be opened, or the scenes leave no class.
     """
     if source.path.startswith("synthetic:"):
         store = PatchStore.open(ensure_synthetic(source.path, cache))
@@ -29,21 +29,21 @@ def open_source(source: Source, cache: Path) -> PatchStore:
         dropped = store.split(source.without_scenes).classes
         store = store.select_classes(~np.isin(store.classes, dropped))
     if not len(store):
-        raise DataError(f"{source.path}: no class is left of it")
+        raise DataError(f"{source.path}: the selected scenes contain no class")
     return store
 
 
 def open_sources(sources: Sequence[Source], cache: Path) -> list[PatchStore]:
-    """Open several stores, whose patches must all be cropped in the same way.
+    """Open several stores, whose patches must have the same size and magnification.
 
     Raises:
-        DataError: the crops differ, or a store cannot be opened.
+        DataError: the patches differ, or a store cannot be opened.
     """
     stores = [open_source(source, cache) for source in sources]
     for store in stores[1:]:
         if store.spec != stores[0].spec:
             raise DataError(
-                f"{store.path}: its patches are cropped as {store.spec}, "
-                f"those of {stores[0].path} as {stores[0].spec}"
+                f"{store.path}: its patches are {store.spec}, but those of {stores[0].path} are "
+                f"{stores[0].spec}; recrop one of them with `data recrop`"
             )
     return stores

@@ -1,8 +1,9 @@
-"""Several processes as one: gathered descriptors, shared statistics, summed gradients.
+"""Train with several processes: gather descriptors, share statistics, sum gradients.
 
-Every rank computes the loss of the *whole* batch from gathered descriptors, so a rank's gradient
-with respect to its own descriptors is a slice, and the gradient of a parameter is the sum over
-ranks. That makes 2 ranks of B pairs equal 1 rank of 2B pairs, mining and statistics included.
+Every process computes the loss of the *whole* batch from the gathered descriptors of all processes.
+Its gradient is the part that belongs to its own descriptors, and the gradient of a parameter is the
+sum over all processes. Two processes with B pairs each therefore give the same result as one with
+2B pairs, including mining and statistics. A rank is the number of a process, from 0.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ from torch.distributed.nn.functional import all_reduce
 
 
 def start(device: torch.device) -> None:
-    """Join the group that `torchrun` describes in the environment; alone without one."""
+    """Join the process group that `torchrun` describes in the environment, if there is one."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
 
 def stop() -> None:
-    """Leave the group."""
+    """Leave the process group."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def world_size() -> int:
-    """Number of processes that train together."""
+    """Return the number of processes that train together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Number of this process, 0 for the one that writes files."""
+    """Return the rank of this process; rank 0 writes the files."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def launched_rank() -> int:
-    """Number of this process as `torchrun` says it, also before the processes have met."""
+    """Return the rank that `torchrun` gave this process, also before it has joined the group."""
     return int(os.environ.get("RANK", "0"))
 
 
 def local_rank() -> int:
-    """Number of this process on its machine, which is the number of its GPU."""
+    """Return the rank of this process on its machine, which is the index of its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def own_slice(rows: int) -> slice:
-    """Return the rows of a batch of `rows` that this rank works on."""
+    """Return the part of a batch of `rows` that belongs to this process."""
     share = rows // world_size()
     return slice(rank() * share, (rank() + 1) * share)
 
@@ -70,21 +71,21 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(rows: Tensor) -> Tensor:
-    """Return the rows of all ranks in rank order; gradients flow back to this rank's own."""
+    """Return the rows of all processes by rank; gradients flow to this process's own rows."""
     if world_size() == 1:
         return rows
     gathered: Tensor = _Gather.apply(rows)  # type: ignore[no-untyped-call]
     return gathered
 
 
-def sum_over_ranks(value: Tensor) -> Tensor:
-    """Sum `value` over ranks, differentiably."""
+def sum_over_processes(value: Tensor) -> Tensor:
+    """Return the sum of `value` over all processes, differentiably."""
     summed: Tensor = all_reduce(value)  # type: ignore[no-untyped-call]
     return summed
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace each gradient by its sum over ranks, in one message."""
+    """Replace each gradient by its sum over all processes, with one reduction."""
     if world_size() == 1:
         return
     gradients = [p.grad for p in parameters if p.grad is not None]

@@ -1,4 +1,4 @@
-"""Random streams that are functions of (seed, step): nothing to save, nothing to restore."""
+"""Random generators that depend only on (seed, step, purpose), so that none has to be saved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Stream(IntEnum):
-    """What the draws are for; streams of one step are independent of each other."""
+    """The purpose of random draws; streams of different purposes are independent."""
 
     WEIGHTS = 0
     CLASSES = 1
@@ -22,16 +22,16 @@ class Stream(IntEnum):
 
 
 def numpy_stream(seed: int, step: int, stream: Stream) -> np.random.Generator:
-    """Return numpy's generator of a stream."""
+    """Return the numpy generator of a stream."""
     return np.random.default_rng([seed, step, int(stream)])
 
 
 def stream_seed(seed: int, step: int, stream: Stream) -> int:
-    """Return one 63-bit number of a stream, to seed torch with."""
+    """Return a 63-bit seed for torch from a stream."""
     state = np.random.SeedSequence([seed, step, int(stream)]).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
 
 
 def torch_stream(seed: int, step: int, stream: Stream) -> torch.Generator:
-    """Return torch's (CPU) generator of a stream."""
+    """Return the torch generator (CPU) of a stream."""
     return torch.Generator().manual_seed(stream_seed(seed, step, stream))

@@ -1,7 +1,11 @@
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperCommand, TyperGroup
 
 from tests.unit.training.tiny_runs import new_run, tiny
 from training import cli
@@ -38,11 +42,15 @@ def test_networks_and_recipes_are_listed(
     [
         (["train", "nonsense"], 2, "no recipe 'nonsense'"),
         (["train", "synthetic", "--set", "optim.lrr=1"], 2, "did you mean 'lr'?"),
-        (["train", "synthetic", "--set", "loss.margin=1.0"], 2, "synthetic.toml: loss.margin: exp"),
+        (
+            ["train", "synthetic", "--set", "loss.margin=1.0"],
+            2,
+            "with --set loss.margin=1.0: loss.margin: exp",
+        ),
         (
             ["train", "synthetic", "--set", "seed=-1"],
             2,
-            "synthetic.toml: seed: expected",
+            "synthetic.toml with --set seed=-1: seed: expected",
         ),
         (["train", "sdgm-paper"], 65, "expected a patch store"),
         (["export", "nowhere", "-o", "m"], 2, "nowhere/recipe.toml: cannot be read"),
@@ -64,6 +72,33 @@ def test_errors_are_one_line(
     assert message in printed
     assert printed.startswith("error: ")
     assert printed.count("\n") == 1
+
+
+def test_version_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--version") == 0
+    assert re.fullmatch(r"matchserve \d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+def test_every_command_and_option_has_a_help_text() -> None:
+    def commands(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
+        for name, command in group.commands.items():
+            if isinstance(command, TyperGroup):
+                yield from commands(command, f"{path} {name}")
+            else:
+                yield f"{path} {name}", command
+
+    group = typer.main.get_command(cli.app)
+    assert isinstance(group, TyperGroup)
+    found = dict(commands(group, "training"))
+    assert {"training train", "training study", "training blend", "training export"} <= set(found)
+    for path, command in found.items():
+        assert command.help, path
+        for parameter in command.params:
+            text = getattr(parameter, "help", None)
+            assert text, f"{path} {parameter.name}"
+            assert len(text.split()) > 1, f"{path} {parameter.name}: {text}"
 
 
 def test_train_then_resume_then_export(

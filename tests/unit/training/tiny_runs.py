@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from training.runs.directory import create_run
 from training.runs.recipe import Recipe, recipe_from_table
-from training.runs.run import create_run
 
 
 def tiny(**sections: Any) -> Recipe:

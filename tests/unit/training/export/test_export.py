@@ -13,14 +13,9 @@ from matchserve.models.registry import load_descriptor
 from matchserve.types import PatchSpec
 from tests.unit.training.tiny_runs import new_run
 from training.errors import ExportRefused
-from training.export.export import (
-    Trained,
-    compare,
-    export,
-    reference,
-    to_onnx,
-    write_model,
-)
+from training.export.export import export, write_model
+from training.export.graph import to_onnx
+from training.export.parity import compare
 from training.export.quantise import (
     Gate,
     Loss,
@@ -29,6 +24,7 @@ from training.export.quantise import (
     measure,
     quantise,
 )
+from training.export.trained import Trained, reference
 from training.networks import NETWORKS, NetworkOptions, build_network
 from training.networks.folding import folded
 from training.runs.loop import train
@@ -53,7 +49,7 @@ def trained_net(name: str, head: str = "unit", **changes):
     With biases of 0 a constant patch has the descriptor 0 in a network without batch statistics.
     """
     torch.manual_seed(1)
-    options = NetworkOptions(name, head=head, dim=32, dropout=0.1, **changes)
+    options = NetworkOptions(name=name, head=head, dim=32, dropout=0.1, **changes)
     net = build_network(options, 32).train()
     with torch.no_grad():
         for name_of, parameter in net.named_parameters():
@@ -153,9 +149,9 @@ def test_export_writes_a_model_that_loads(exported: Path, run_dir: Path) -> None
 
 
 def test_export_refuses_what_is_there_and_bad_names(exported: Path, run_dir: Path) -> None:
-    with pytest.raises(ExportRefused, match="already there"):
+    with pytest.raises(ExportRefused, match="already exists"):
         export(run_dir, exported)
-    with pytest.raises(ExportRefused, match="no model name"):
+    with pytest.raises(ExportRefused, match="not a legal model name"):
         export(run_dir, exported.parent / "Not A Name")
 
 
@@ -213,5 +209,11 @@ def test_quantise_keeps_the_contract() -> None:
 
 def test_validation_uses_hamming_for_bits() -> None:
     bits = np.array([[0b1010_0000], [0b0000_0000], [0b1010_0001], [0b1111_1111]], np.uint8)
-    pairs = ValidationSet("x", np.zeros((4, 1, 32, 32), np.uint8), None)
+    pairs = ValidationSet(
+        "x",
+        np.zeros((4, 1, 32, 32), np.uint8),
+        left=np.array([0, 1]),
+        right=np.array([2, 3]),
+        is_match=np.array([True, False]),
+    )
     assert pairs.distances(lambda _: bits).tolist() == [1, 8]

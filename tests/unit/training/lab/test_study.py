@@ -12,12 +12,14 @@ from training.cli import app
 from training.errors import CheckpointError, RecipeError
 from training.lab import study as studies
 from training.lab.study import (
-    STUDIES,
     Outcome,
     load_study,
+    plan,
     run_study,
 )
-from training.runs.run import read_recipe
+from training.runs.directory import read_recipe
+
+STUDIES = sorted((Path(__file__).parents[4] / "docs/research/studies").glob("*.toml"))
 
 SMALL = """
 recipe = "{recipe}"
@@ -57,7 +59,7 @@ def write_study(folder: Path, text: str = SMALL) -> Path:
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Outcome]]:
     """The file of a small study, trained into `out` beside it, and its outcomes."""
     path = write_study(tmp_path_factory.mktemp("study"))
-    return path, list(run_study(load_study(str(path)), path.parent / "out"))
+    return path, list(run_study(load_study(path), path.parent / "out"))
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def test_every_variant_becomes_a_model_once(done: tuple[Path, list[Outcome]], co
     more, plain = (next(Path("out/runs").glob(f"{n}-*")) for n in ("more", "plain"))
     assert read_recipe(more).init_from in [run.name for run in plain.parent.glob("plain-*")]
     for out in (Path("out"), copied.parent / "out"):
-        again = list(run_study(load_study(str(copied)), out))
+        again = list(run_study(load_study(copied), out))
         assert [o.seconds for o in again] == [0, 0, 0]
         assert [read_card(o.model).sha256 for o in again] == [c.sha256 for c in cards]
 
@@ -89,16 +91,16 @@ def test_every_variant_becomes_a_model_once(done: tuple[Path, list[Outcome]], co
 def test_a_model_of_an_edited_variant_is_not_taken_for_finished(copied: Path) -> None:
     copied.write_text(copied.read_text().replace('["run.steps=1"]', '["run.steps=3"]'))
     shutil.rmtree("out/models/plain")
-    with pytest.raises(RecipeError, match=r"out/models/more: did not come .* another --out"):
-        next(run_study(load_study(str(copied)), Path("out")))
+    with pytest.raises(RecipeError, match=r"out/models/more: was not exported .* another --out"):
+        next(run_study(load_study(copied), Path("out")))
     assert not Path("out/models/plain").exists()
 
 
 def test_a_model_of_another_run_is_not_taken_for_finished(copied: Path) -> None:
     shutil.rmtree("out/models/plain")
     shutil.copytree("out/models/plain-seed1", "out/models/plain")
-    with pytest.raises(RecipeError, match="out/models/plain: did not come from the run plain-"):
-        next(run_study(load_study(str(copied)), Path("out")))
+    with pytest.raises(RecipeError, match="out/models/plain: was not exported from the run plain-"):
+        next(run_study(load_study(copied), Path("out")))
 
 
 def test_an_error_does_not_lose_the_rows_before_it(
@@ -118,14 +120,14 @@ def test_an_error_does_not_lose_the_rows_before_it(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (('start = "plain"', 'start = "plane"'), r"no variant 'plane'.*'plain'"),
-        (('name = "more"', 'name = "plain"'), "twice"),
-        (("seeds = [0, 1]", "seeds = []"), "no seed"),
+        (('start = "plain"', 'start = "plane"'), r"no earlier variant 'plane'.*'plain'"),
+        (('name = "more"', 'name = "plain"'), "occurs twice"),
+        (("seeds = [0, 1]", "seeds = []"), "at least one seed"),
         (("seeds = [0, 1]", "seed = [0, 1]"), "unknown key"),
-        (("seeds = [0, 1]", "seeds = [1, 1]"), "plain: has a seed twice"),
-        (("seeds = [0, 1]", "seeds = [1]"), "more: plain has no seed 0"),
-        (('name = "more"', 'name = "plain-seed1"'), "'plain-seed1' is there twice"),
-        (('name = "more"', 'name = "More"'), "'More' is no model name"),
+        (("seeds = [0, 1]", "seeds = [1, 1]"), "plain: the same seed occurs twice"),
+        (("seeds = [0, 1]", "seeds = [1]"), "more: plain is not trained with seed 0"),
+        (('name = "more"', 'name = "plain-seed1"'), "'plain-seed1' occurs twice"),
+        (('name = "more"', 'name = "More"'), "'More' is not a legal model name"),
         (("run.steps=1", "run.stepps=1"), r"study\.toml: more: .*stepps.*'steps'"),
         ((SMALL[SMALL.index("[[") :], ""), "at least one variant"),
     ],
@@ -135,13 +137,15 @@ def test_what_cannot_be_studied_is_refused(
 ) -> None:
     path = write_study(tmp_path, SMALL.replace(*change))
     with pytest.raises(RecipeError, match=problem):
-        load_study(str(path))
+        load_study(path)
 
 
-def test_studies_that_ship_can_be_trained() -> None:
-    names = [e.name.removesuffix(".toml") for e in STUDIES.iterdir() if e.name.endswith(".toml")]
-    assert {"methods", "networks"} <= set(names)
-    for name in names:
-        assert load_study(name).variants
-    with pytest.raises(RecipeError, match=r"no study 'method', did you mean 'methods'"):
-        load_study("method")
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_the_studies_of_this_project_can_be_trained(path: Path) -> None:
+    assert plan(load_study(path))
+
+
+def test_a_name_is_not_a_study() -> None:
+    assert {path.stem for path in STUDIES} >= {"methods", "networks"}
+    with pytest.raises(RecipeError, match=r"methods: expected the path .* docs/research/studies"):
+        load_study(Path("methods"))

@@ -6,14 +6,9 @@ import pytest
 import torch
 
 from training.data.store.reader import PatchStore
-from training.methods import LossOutput
-from training.methods.samplers import (
-    SAMPLERS,
-    AdaSample,
-    AdaSampleSamplerOptions,
-    Uniform,
-    UniformOptions,
-)
+from training.methods import SAMPLERS, LossOutput
+from training.methods.adasample import AdaSample, AdaSampleSamplerOptions
+from training.methods.samplers import Uniform, UniformOptions
 from training.networks import NetworkOptions, build_network
 from training.runs.augment import AugmentOptions
 from training.runs.batches import Batches
@@ -21,7 +16,7 @@ from training.runs.batches import Batches
 
 def network(head: str = "unit"):
     torch.manual_seed(0)
-    return build_network(NetworkOptions("patchify48", width=0.25, dim=16, head=head), 32)
+    return build_network(NetworkOptions(name="patchify48", width=0.25, dim=16, head=head), 32)
 
 
 def candidates(stores: list[PatchStore], count: int) -> torch.Tensor:
@@ -46,7 +41,7 @@ def distances(net, patches: torch.Tensor) -> torch.Tensor:
 
 def test_uniform_takes_the_drawn_pair(stores: list[PatchStore]) -> None:
     patches = candidates(stores, 2)
-    chosen = Uniform(UniformOptions()).choose(network(), patches, torch.Generator(), 0.5)
+    chosen = Uniform(UniformOptions()).select(network(), patches, torch.Generator(), 0.5)
     assert chosen.weights is None
     assert chosen.patches is patches
 
@@ -54,7 +49,7 @@ def test_uniform_takes_the_drawn_pair(stores: list[PatchStore]) -> None:
 def test_adasample_infinite_lambda_takes_the_hardest(stores: list[PatchStore]) -> None:
     net, patches = network(), candidates(stores, 5)
     sampler = AdaSample(AdaSampleSamplerOptions(lam=math.inf))
-    chosen = sampler.choose(net, patches, torch.Generator().manual_seed(0), 0.5)
+    chosen = sampler.select(net, patches, torch.Generator().manual_seed(0), 0.5)
     expected = distances(net, patches).argmax(1)
     assert chosen_positive(patches, chosen.patches).tolist() == expected.tolist()
     hardest = distances(net, patches).amax(1).clamp_min(0.05)
@@ -69,7 +64,7 @@ def test_adasample_zero_lambda_is_uniform(stores: list[PatchStore]) -> None:
     sampler = AdaSample(AdaSampleSamplerOptions(lam=0.0, weighted=False))
     counts = torch.zeros(4)
     for seed in range(12):
-        chosen = sampler.choose(net, patches, torch.Generator().manual_seed(seed), 0.5)
+        chosen = sampler.select(net, patches, torch.Generator().manual_seed(seed), 0.5)
         assert chosen.weights is None
         counts += torch.bincount(chosen_positive(patches, chosen.patches), minlength=4)
     assert float((counts / counts.sum() - 0.25).abs().max()) < 0.08
@@ -88,7 +83,7 @@ def test_adasample_frequencies_follow_the_probabilities(
     found = sum(
         int((chosen_positive(patches, c.patches) == d.argmax(1)).sum())
         for c in (
-            sampler.choose(net, patches, torch.Generator().manual_seed(s), 0.5) for s in range(60)
+            sampler.select(net, patches, torch.Generator().manual_seed(s), 0.5) for s in range(60)
         )
     )
     assert found == pytest.approx(float(expected), rel=0.05)
@@ -99,7 +94,7 @@ def test_adasample_starts_uniform_and_keeps_the_networks_mode(stores: list[Patch
     sampler = AdaSample(AdaSampleSamplerOptions(lam=math.inf, start=0.2))
     net.train()
     before = [b.clone() for b in net.buffers()]
-    early = sampler.choose(net, patches, torch.Generator().manual_seed(0), 0.1)
+    early = sampler.select(net, patches, torch.Generator().manual_seed(0), 0.1)
     assert early.weights is None
     assert len(set(chosen_positive(patches, early.patches).tolist())) > 1
     assert net.training
@@ -123,7 +118,7 @@ def test_adasample_average_loss() -> None:
 def test_adasample_euclidean_distances_for_linear_heads(stores: list[PatchStore]) -> None:
     net, patches = network(head="linear"), candidates(stores, 4)
     sampler = AdaSample(AdaSampleSamplerOptions(lam=math.inf, metric="euclidean"))
-    chosen = sampler.choose(net, patches, torch.Generator().manual_seed(0), 0.5)
+    chosen = sampler.select(net, patches, torch.Generator().manual_seed(0), 0.5)
     with torch.no_grad():
         net.eval()
         described = net(patches.flatten(0, 1)).reshape(40, 4, -1)

@@ -18,7 +18,7 @@ from training.networks.widen import is_wider, widened
 
 def net(name: str, **changes):
     torch.manual_seed(0)
-    return build_network(NetworkOptions(name, **changes), 32).eval()
+    return build_network(NetworkOptions(name=name, **changes), 32).eval()
 
 
 def patches(count: int = 6, seed: int = 0) -> torch.Tensor:
@@ -132,21 +132,21 @@ def test_residual_keeps_sizes_with_even_kernels() -> None:
 @pytest.mark.parametrize("size", [24, 30, 33, 34, 36, 48])
 @pytest.mark.parametrize("name", ["compact40", "patchify48", "slim", "l2net", "hynet"])
 def test_any_size_of_patch_gives_one_row_each(name: str, size: int) -> None:
-    built = build_network(NetworkOptions(name, width=0.25, dim=16), size).eval()
+    built = build_network(NetworkOptions(name=name, width=0.25, dim=16), size).eval()
     assert built(torch.zeros(3, 1, size, size)).shape == (3, 16)
-    with pytest.raises(ValueError, match="not spanned"):
+    with pytest.raises(ValueError, match="do not cover"):
         built(torch.zeros(3, 1, size + 8, size + 8))
 
 
 def test_a_surround_needs_a_middle_half() -> None:
     with pytest.raises(RecipeError, match="34"):
-        build_network(NetworkOptions("surround40"), 34)
+        build_network(NetworkOptions(name="surround40"), 34)
 
 
 def test_a_surround_is_a_second_patch_for_the_same_layers() -> None:
     torch.manual_seed(0)
-    plain = build_network(NetworkOptions("compact40"), 32)
-    both = build_network(NetworkOptions("surround40"), 64).eval()
+    plain = build_network(NetworkOptions(name="compact40"), 32)
+    both = build_network(NetworkOptions(name="surround40"), 64).eval()
     large = torch.randint(0, 256, (5, 1, 64, 64), dtype=torch.uint8)
     middle, whole = large[:, :, 16:48, 16:48], torch.nn.functional.avg_pool2d(large.float(), 2)
     plain.train()(middle)
@@ -225,9 +225,9 @@ def test_a_channel_that_only_the_surround_reads_is_kept() -> None:
     ("name", "other"), [("surround40", "compact40"), ("compact40", "surround40")]
 )
 def test_a_network_that_reads_other_maps_is_not_narrowed(name: str, other: str) -> None:
-    wide = build_network(NetworkOptions(name), 64 if name == "surround40" else 32).state_dict()
+    wide = build_network(NetworkOptions(name=name), 64 if name == "surround40" else 32).state_dict()
     side = 64 if other == "surround40" else 32
-    narrow = build_network(NetworkOptions(other, width=0.5), side).state_dict()
+    narrow = build_network(NetworkOptions(name=other, width=0.5), side).state_dict()
     assert narrow.keys() == wide.keys()
     assert not is_narrower(narrow, wide)
 

@@ -11,7 +11,8 @@ from matchserve.models.onnx_model import OnnxDescriptor
 from matchserve.types import PatchSpec
 from tests.unit.training.tiny_runs import new_run
 from training.errors import CheckpointError
-from training.export.export import export, to_onnx
+from training.export.export import export
+from training.export.graph import to_onnx
 from training.networks import (
     NETWORKS,
     Head,
@@ -20,9 +21,10 @@ from training.networks import (
 )
 from training.networks.folding import folded, unfolded
 from training.networks.published import float_tensors
-from training.runs.checkpoint import load_network_weights
+from training.runs.directory import read_recipe
 from training.runs.loop import train
-from training.runs.run import open_run, read_recipe
+from training.runs.run import open_run
+from training.runs.weights import load_network_weights
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_unfolding_undoes_folding(name: str) -> None:
     torch.manual_seed(0)
-    options = NetworkOptions(name, dim=16, dropout=0.1)
+    options = NetworkOptions(name=name, dim=16, dropout=0.1)
     net = build_network(options, 32).train()
     patches = torch.randint(0, 256, (32, 1, 32, 32), dtype=torch.uint8)
     with torch.no_grad():
@@ -56,7 +58,7 @@ def test_unfolding_undoes_folding(name: str) -> None:
 )
 def test_an_exported_graph_holds_the_network(name: str, head: Head) -> None:
     torch.manual_seed(0)
-    options = NetworkOptions(name, dim=16, head=head, width=0.5)
+    options = NetworkOptions(name=name, dim=16, head=head, width=0.5)
     net = build_network(options, 32).train()
     patches = torch.randint(0, 256, (32, 1, 32, 32), dtype=torch.uint8)
     with torch.no_grad():

@@ -18,12 +18,7 @@ from training.runs.augment import (
     dihedral,
     resample,
 )
-from training.runs.batches import (
-    Batches,
-    ahead,
-    pick_members,
-    shares_of,
-)
+from training.runs.batches import Batches, ahead, pick_members, split_batch
 from training.runs.recipe import Source
 from training.runs.sources import open_source, open_sources
 from training.runs.validation import ValidationSet
@@ -152,9 +147,9 @@ def test_members_are_distinct_and_copies_flagged() -> None:
 
 
 def test_shares() -> None:
-    assert shares_of([1, 1], 9) == [5, 4]
-    assert shares_of([3, 1], 8) == [6, 2]
-    assert shares_of([1, 1, 1], 10) == [4, 3, 3]
+    assert split_batch([1, 1], 9) == [5, 4]
+    assert split_batch([3, 1], 8) == [6, 2]
+    assert split_batch([1, 1, 1], 10) == [4, 3, 3]
 
 
 def test_ahead_yields_every_step_in_order() -> None:
@@ -220,8 +215,8 @@ def test_generated_positives_are_turned_and_originals_are_not() -> None:
         patches,
         AugmentOptions(turns="none"),
         np.random.default_rng(0),
-        turned=turned,
-        max_turn_deg=15.0,
+        copies=turned,
+        copy_rotation_deg=15.0,
     )
     torch.testing.assert_close(made[:, 0, 0], torch.from_numpy(patches[:, 0]).float())
     # On a ramp along x, a turn by t tilts the gradient to (cos t, sin t).
@@ -271,21 +266,21 @@ def test_validation_measures_the_pairs_of_the_benchmark(
 
 def test_sources(tmp_path: Path) -> None:
     path = ensure_synthetic("synthetic:5:250", tmp_path)
-    only = open_source(Source(str(path), scenes=("texture-1",)), tmp_path)
-    without = open_source(Source(str(path), without_scenes=("texture-1",)), tmp_path)
+    only = open_source(Source(path=str(path), scenes=("texture-1",)), tmp_path)
+    without = open_source(Source(path=str(path), without_scenes=("texture-1",)), tmp_path)
     assert len(only) == 100
     assert len(without) == 150
-    with pytest.raises(DataError, match="no class is left"):
+    with pytest.raises(DataError, match="the selected scenes contain no class"):
         open_source(
-            Source(str(path), scenes=("texture-1",), without_scenes=("texture-1",)), tmp_path
+            Source(path=str(path), scenes=("texture-1",), without_scenes=("texture-1",)), tmp_path
         )
     from matchserve.types import PatchSpec
 
     write_synthetic(tmp_path / "small", seed=1, classes=5, spec=PatchSpec(size=16))
-    with pytest.raises(DataError, match="are cut as"):
-        open_sources([Source(str(path)), Source(str(tmp_path / "small"))], tmp_path)
+    with pytest.raises(DataError, match="but those of"):
+        open_sources([Source(path=str(path)), Source(path=str(tmp_path / "small"))], tmp_path)
 
 
 def test_recipe_shares_reach_the_batches() -> None:
     recipe = tiny(data={"train": [{"path": "a", "weight": 3}, {"path": "b"}]})
-    assert shares_of([s.weight for s in recipe.data.train], recipe.run.batch) == [9, 3]
+    assert split_batch([s.weight for s in recipe.data.train], recipe.run.batch) == [9, 3]

@@ -19,23 +19,13 @@ from training.methods import METHODS
 from training.methods.cdf import CdfOptions
 from training.networks import NetworkOptions, build_network
 from training.runs import loop
-from training.runs.checkpoint import (
-    Checkpoints,
-    load_network_weights,
-    read_network,
-    read_tensors,
-    start_network,
-    write_tensors,
-)
+from training.runs.checkpoint import Checkpoints, read_tensors, write_tensors
+from training.runs.directory import create_run, read_recipe
 from training.runs.loop import train
 from training.runs.recipe import recipe_from_table
 from training.runs.report import read_log
-from training.runs.run import (
-    choose_device,
-    create_run,
-    open_run,
-    read_recipe,
-)
+from training.runs.run import choose_device, open_run
+from training.runs.weights import load_network_weights, read_network, start_network
 
 
 def weights_digest(run_dir: Path) -> str:
@@ -157,7 +147,7 @@ def test_a_nan_stops_and_saves_the_batch(tmp_path: Path, monkeypatch: pytest.Mon
         return type(output)(output.loss * float("nan"), output.positive, output.negative)
 
     run.state.loss = poisoned
-    with pytest.raises(NonFiniteLoss, match="at step 0"):
+    with pytest.raises(NonFiniteLoss, match="step 0: the loss"):
         train(run_dir, run)
     (path,) = run_dir.glob("not-finite-*.safetensors")
     saved = read_tensors(path)
@@ -259,17 +249,17 @@ def test_fine_tuning_starts_from_given_weights(tmp_path: Path) -> None:
 
 def test_a_shorter_network_takes_the_first_layers(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    deep = build_network(NetworkOptions("compact40", width=0.25), 32)
+    deep = build_network(NetworkOptions(name="compact40", width=0.25), 32)
     weights = tmp_path / "deep.safetensors"
     write_tensors(weights, {f"net.{k}": v for k, v in deep.state_dict().items()}, {})
-    short = build_network(NetworkOptions("surround40-short", width=0.25), 48)
+    short = build_network(NetworkOptions(name="surround40-short", width=0.25), 48)
     last = short.trunk[14].weight.clone()
     _, changed = start_network(short, weights, seed=0)
-    assert changed == ", with new last layers"
+    assert changed == "with new last layers"
     for place in (1, 4, 7, 10):
         assert torch.equal(short.trunk[place].weight, deep.trunk[place].weight)
     assert torch.equal(short.trunk[14].weight, last)
-    both = build_network(NetworkOptions("surround40", width=0.25), 64)
+    both = build_network(NetworkOptions(name="surround40", width=0.25), 64)
     assert start_network(both, weights, seed=0)[1] == ", with a surround added"
     # The other way round a layer is missing.
     backwards = tmp_path / "short.safetensors"
@@ -320,5 +310,5 @@ def test_checkpoints_also_follow_the_clock(tmp_path: Path, monkeypatch: pytest.M
     run = open_run(new_run(tmp_path, run={"checkpoint_steps": 0, "checkpoint_minutes": 1.0}))
     run.state.step = 2
     now = loop.time.monotonic()
-    assert not loop._is_due(run, now)
-    assert loop._is_due(run, now - 61)
+    assert not loop._is_save_due(run, now)
+    assert loop._is_save_due(run, now - 61)

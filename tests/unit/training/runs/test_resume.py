@@ -16,16 +16,14 @@ from tests.unit.training.tiny_runs import (
 )
 from training.data.photos.synthetic import write_synthetic
 from training.errors import CheckpointError, RecipeError
-from training.export.export import Trained, export
-from training.runs.checkpoint import (
-    Checkpoints,
-    read_network,
-    read_tensors,
-    write_tensors,
-)
+from training.export.export import export
+from training.export.trained import Trained
+from training.runs.checkpoint import Checkpoints, read_tensors, write_tensors
+from training.runs.directory import create_run, read_recipe
 from training.runs.loop import train
 from training.runs.report import Reporter, read_log
-from training.runs.run import create_run, open_run, read_recipe
+from training.runs.run import open_run
+from training.runs.weights import read_network
 
 
 def broken_run(folder: Path, monkeypatch: pytest.MonkeyPatch, **sections) -> Path:
@@ -58,7 +56,7 @@ def test_a_checkpoint_with_other_keys_is_refused(
     (path,) = Checkpoints(run_dir / "checkpoints").files()
     stored = read_tensors(path)
     write_tensors(path, {**stored.tensors, "net.extra": torch.ones(1)}, stored.entries)
-    with pytest.raises(CheckpointError, match=f"{path.name}: the state of another version"):
+    with pytest.raises(CheckpointError, match=f"{path.name}: the state belongs to another version"):
         open_run(run_dir)
 
 
@@ -135,5 +133,5 @@ def test_an_unfinished_source_is_said_and_an_ambiguous_one_refused(
 
 def test_a_source_without_a_pair_is_refused(tmp_path: Path) -> None:
     sources = [{"path": "synthetic:1:60"}, {"path": "synthetic:3:60", "weight": 0.001}]
-    with pytest.raises(RecipeError, match=r"synthetic:3:60: its weight of 0\.001 gives it no pair"):
+    with pytest.raises(RecipeError, match=r"synthetic:3:60: with weight 0\.001 it gets no pair"):
         open_run(new_run(tmp_path, data={"train": sources}))

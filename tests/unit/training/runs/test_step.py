@@ -17,12 +17,12 @@ from training.runs.schedule import build_optimizer
 def test_the_pace_leaves_out_validation_and_counts_the_steps_done() -> None:
     times = iter([0.0, 10.0, 15.0, 45.0, 47.0, 48.0])
     pace = Pace(8, 100, lambda: next(times))
-    pace.wait(2.5)
+    pace.add_wait(2.5)
     assert pace.figures(120) == {"patches_per_s": 32.0, "data_wait": 0.25}
     # Five seconds of steps, thirty of validation, two of steps: three steps of a short end.
     with pace.pause():
         pass
-    pace.wait(0.7)
+    pace.add_wait(0.7)
     found = pace.figures(123)
     assert found == {"patches_per_s": pytest.approx(48 / 7), "data_wait": pytest.approx(0.1)}
 

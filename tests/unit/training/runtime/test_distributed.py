@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.unit.training.tiny_runs import new_run, tiny
+from training.runs.directory import create_run, read_recipe
 from training.runs.report import read_log
-from training.runs.run import create_run, read_recipe
 from training.runtime import distributed
 
 STEPS = 20

@@ -1,0 +1,65 @@
+"""Make the card of an exported model: who made it, how, from what, and how good it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matchserve.models.card import ModelCard
+from matchserve.models.onnx_model import sha256_hex
+from training.export.trained import Trained
+from training.runs.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class CardText:
+    """The parts of a card that people write; an empty method or data is filled in from the run."""
+
+    licence: str = "Apache-2.0"
+    method: str = ""
+    training_data: tuple[str, ...] = ()
+    notes: str = ""
+
+
+def make_card(
+    trained: Trained, name: str, text: CardText, *, graph: bytes, golden: bytes
+) -> ModelCard:
+    """Return the card of the model `name` with the files `graph` (ONNX) and `golden` (npz)."""
+    return ModelCard(
+        name=name,
+        version="1",
+        kind="binary" if trained.net.head == "binary" else "float",
+        dim=trained.net.dim,
+        patch=trained.spec,
+        sha256=sha256_hex(graph),
+        golden_sha256=sha256_hex(golden),
+        licence=text.licence,
+        method=text.method or _method(trained.recipe),
+        training_data=text.training_data or trained.training_data,
+        recipe=_public(trained.recipe, trained.provenance),
+        metrics=trained.metrics,
+        notes=text.notes,
+    )
+
+
+def _method(recipe: Recipe) -> str:
+    return f"{recipe.loss.name}, {recipe.sampler.name} sampling"
+
+
+def _public(recipe: Recipe, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe as plain values, with only the last part of each path.
+
+    `provenance` is added to it: the digest of the weights that the run started from, the share of
+    the run in averaged weights, and the second domain size, where there are such.
+    """
+    table = {**recipe.model_dump(), **provenance}
+    table["init_from"] = Path(recipe.init_from).name
+    for part in ("train", "validation"):
+        table["data"][part] = [
+            {**source, "path": Path(source["path"]).name} for source in table["data"][part]
+        ]
+    plain: dict[str, Any] = json.loads(json.dumps(table), parse_constant=str)
+    return plain

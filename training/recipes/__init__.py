@@ -1,0 +1,1 @@
+"""Shipped recipes (TOML files), and the code that reads, extends and checks a recipe file."""

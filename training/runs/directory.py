@@ -1,0 +1,85 @@
+"""Run directories: what is in them, how they are made and found.
+
+runs/NAME-ID/recipe.toml          the complete recipe; ID is its `recipe_id`
+             checkpoints/         the last two checkpoints
+             samples.npy          some training patches, for the checks of an export
+             log.jsonl            figures by step
+             final.safetensors    the trained weights
+             finished             empty; exists once training is complete
+runs/stores/                      generated patch stores
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matchserve.files import write_text_whole
+from training.errors import CheckpointError, RecipeError
+from training.recipes.checking import validate
+from training.recipes.reading import RecipeTable, read_toml
+from training.runs.recipe import Recipe
+from training.runtime import distributed
+
+RECIPE_FILE = "recipe.toml"
+SAMPLES_FILE = "samples.npy"
+FINAL_FILE = "final.safetensors"
+FINISHED_FILE = "finished"
+
+
+def create_run(recipe: Recipe, out: Path) -> Path:
+    """Make the run directory of `recipe` in `out` unless it exists, and return it."""
+    directory = out / recipe.run_name
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / RECIPE_FILE
+    # The first process writes; the others read only after all processes have met. A kill in an
+    # older version could leave an empty file.
+    is_missing = not path.exists() or not path.stat().st_size
+    if is_missing and distributed.launched_rank() == 0:
+        write_text_whole(path, recipe.to_toml())
+    return directory
+
+
+def read_recipe(run_dir: Path) -> Recipe:
+    """Return the recipe of a run directory.
+
+    Raises:
+        RecipeError: there is no recipe, or this version does not accept it.
+    """
+    values, file = read_toml(run_dir / RECIPE_FILE)
+    try:
+        return validate(Recipe, RecipeTable(values, (file,), title=str(file.path)))
+    except RecipeError as error:
+        raise RecipeError(
+            f"{error.message}; this version does not accept the recipe of this run: correct the "
+            "file, or use the version of matchserve that made the run"
+        ) from error
+
+
+def find_run(source: Path) -> Path:
+    """Return `source` if it exists, else the only run directory called `source-ID`, else `source`.
+
+    Raises:
+        CheckpointError: there are several such runs.
+    """
+    if source.exists():
+        return source
+    # An ID has twelve digits, so NAME does not match NAME-finetune-ID.
+    runs = sorted(source.parent.glob(f"{source.name}-{'[0-9a-f]' * 12}"))
+    if len(runs) > 1:
+        names = ", ".join(str(run) for run in runs)
+        raise CheckpointError(f"{source}: several runs have this name; give one of {names}")
+    return runs[0] if runs else source
+
+
+def find_start(init_from: str, run_dir: Path) -> Path:
+    """Return the path of a recipe's `init_from`: relative to the current folder or to `run_dir`'s.
+
+    Raises:
+        CheckpointError: several runs have this name.
+    """
+    path = Path(init_from)
+    for candidate in (path, run_dir.parent / path, run_dir.parent / path.name):
+        existing = find_run(candidate)
+        if existing.exists():
+            return existing
+    return path
