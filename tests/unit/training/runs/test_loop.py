@@ -260,7 +260,7 @@ def test_a_shorter_network_takes_the_first_layers(tmp_path: Path) -> None:
         assert torch.equal(short.trunk[place].weight, deep.trunk[place].weight)
     assert torch.equal(short.trunk[14].weight, last)
     both = build_network(NetworkOptions(name="surround40", width=0.25), 64)
-    assert start_network(both, weights, seed=0)[1] == ", with a surround added"
+    assert start_network(both, weights, seed=0)[1] == "with a surround added"
     # The other way round a layer is missing.
     backwards = tmp_path / "short.safetensors"
     write_tensors(backwards, {f"net.{k}": v for k, v in short.state_dict().items()}, {})
