@@ -1,12 +1,12 @@
-"""Images with known cameras: Strecha's `.camera` files, COLMAP models, IMC's h5 files.
+"""Read images with known cameras: Strecha's `.camera` files, COLMAP models, IMC's h5 files.
 
 A scene is a folder with `images/` and one of
 
     gt_cameras/NAME.camera     K, distortion, R, camera centre and image size, as text
     sparse/                    a COLMAP model (binary or text), also as sparse/0
-    calibration/*.h5           one file an image with K, R, T (Image Matching Challenge)
+    calibration/*.h5           one file per image with K, R, T (Image Matching Challenge)
 
-Intrinsics for another image size than the file on disk are scaled to it.
+Intrinsics given for another image size are scaled to the size of the file on disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PIXEL_SHIFT = 0.5
 class View:
     """An image with its pinhole camera and pose: x_camera = rotation @ x_world + translation.
 
-    `undistort` maps points of the image to where the pinhole camera would see them.
+    `undistort` maps points of the image to those of the pinhole camera.
     """
 
     path: Path
@@ -43,45 +43,45 @@ class View:
 
     @property
     def centre(self) -> Float64:
-        """Where the camera is in the world."""
+        """The projection centre in world coordinates."""
         return np.asarray(-self.rotation.T @ self.translation)
 
     @property
     def axis(self) -> Float64:
-        """Which way the camera looks, a unit vector in the world."""
+        """The viewing direction, a unit vector in world coordinates."""
         return np.asarray(self.rotation[2])
 
 
 def find_scenes(directories: list[Path]) -> dict[str, dict[str, View]]:
-    """Views by image name, by scene.
+    """Return the views of each scene, by image name.
 
     Raises:
-        DataError: no scene with known cameras, or a file that cannot be read.
+        DataError: there is no scene with known cameras, or a file cannot be read.
     """
-    found = {}
+    scenes = {}
     for directory in directories:
         if not directory.is_dir():
             raise DataError(f"{directory}: not a directory")
         for folder in [directory, *sorted(p for p in directory.iterdir() if p.is_dir())]:
             views = _read_scene(folder) if (folder / "images").is_dir() else {}
             if views:
-                found[folder.resolve().name] = views
-    if not found:
+                scenes[folder.resolve().name] = views
+    if not scenes:
         where = ", ".join(str(d) for d in directories)
         raise DataError(f"no scene with images/ and known cameras in {where}")
-    return found
+    return scenes
 
 
 def relative_pose(one: View, other: View) -> tuple[Float64, Float64]:
-    """Rotation and translation from camera `one` to camera `other`."""
+    """Return the rotation and translation from camera `one` to camera `other`."""
     rotation = other.rotation @ one.rotation.T
     return rotation, np.asarray(other.translation - rotation @ one.translation)
 
 
 def read_strecha(path: Path) -> tuple[Float64, Float64, Float64, tuple[int, int]]:
-    """K, rotation and translation (world to camera) and image size of a `.camera` file.
+    """Read K, rotation, translation (world to camera) and image size from a `.camera` file.
 
-    The file's R turns camera to world, and its vector is the camera centre.
+    The R of the file maps camera to world, and its vector is the camera centre.
 
     Raises:
         DataError: the file does not have the 26 numbers of the format.
@@ -134,8 +134,8 @@ def _with_colmap(folder: Path, images: dict[str, Path]) -> dict[str, View]:
         k = np.asarray(colmap.calibration_matrix())
         pose = np.asarray(image.cam_from_world().matrix())
         camera = Camera(k[0, 0], k[1, 1], k[0, 2] - PIXEL_SHIFT, k[1, 2] - PIXEL_SHIFT)
-        straight = partial(_undistort, colmap, camera)
-        views[name] = View(images[name], camera, pose[:, :3], pose[:, 3], straight)
+        undistort = partial(_undistort, colmap, camera)
+        views[name] = View(images[name], camera, pose[:, :3], pose[:, 3], undistort)
     return views
 
 
@@ -146,9 +146,9 @@ def _with_h5(folder: Path, images: dict[str, Path]) -> dict[str, View]:
     for name, path in images.items():
         file = folder / f"calibration_{Path(name).stem}.h5"
         try:
-            with h5py.File(file, "r") as held:
+            with h5py.File(file, "r") as content:
                 matrix, rotation, translation = (
-                    np.asarray(held[key], np.float64) for key in ("K", "R", "T")
+                    np.asarray(content[key], np.float64) for key in ("K", "R", "T")
                 )
         except (OSError, KeyError) as error:
             raise DataError(f"{file}: expected K, R and T, {error}") from error
@@ -158,7 +158,7 @@ def _with_h5(folder: Path, images: dict[str, Path]) -> dict[str, View]:
 
 
 def _scaled(matrix: Float64, measured: tuple[int, int], stored: tuple[int, int]) -> Camera:
-    """Intrinsics measured on one image size, for another; pixel centres stay at integers."""
+    """Scale intrinsics measured at one image size to another; pixel centres stay at integers."""
     sx, sy = stored[0] / measured[0], stored[1] / measured[1]
     return Camera(
         float(matrix[0, 0] * sx),

@@ -1,4 +1,4 @@
-"""The command line of benchmarks: `python -m training evaluate …` and `compare …`."""
+"""The commands `python -m training evaluate`, `compare` and `picture`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _DEFAULT_KEYPOINTS = {"sfm": 8192}
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """The benchmark of that name; only its own imports are paid for.
+    """Return the benchmark of that name.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no such benchmark.
     """
     from training.evaluation.benchmarks import (
         homography,
@@ -63,25 +63,41 @@ def find_benchmark(name: str) -> Benchmark:
 
 @app.command()
 def evaluate(
-    models: Annotated[list[str], typer.Argument(help="Names or model directories (with a /).")],
-    benchmark: Annotated[str, typer.Option(help=", ".join(BENCHMARK_NAMES))],
-    data: Annotated[list[Path], typer.Option(help="Its data; repeatable.")],
-    json: Annotated[Path | None, typer.Option(help="Write everything here.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the table here.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw a PNG.")] = None,
-    max_keypoints: Annotated[
-        int | None, typer.Option(help="Per image; 2048, or 8192 for sfm.", min=1)
+    models: Annotated[
+        list[str], typer.Argument(help="Model names, or model directories (with a /).")
+    ],
+    benchmark: Annotated[
+        str, typer.Option(help=f"Benchmark to run: {', '.join(BENCHMARK_NAMES)}.")
+    ],
+    data: Annotated[list[Path], typer.Option(help="Data of the benchmark; may be repeated.")],
+    json: Annotated[
+        Path | None, typer.Option(help="Write the whole result to this JSON file.")
     ] = None,
-    ratio: Annotated[float | None, typer.Option(help="Ratio test; none if not given.")] = None,
-    threshold: Annotated[float, typer.Option(help="Of the robust estimator, in pixels.")] = 3.0,
-    pattern: Annotated[str, typer.Option(help="Sequences to use, e.g. oxford_*.")] = "*",
-    limit: Annotated[int | None, typer.Option(help="Pairs or images at most.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write the table to this Markdown file.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the result to this PNG file.")] = None,
+    max_keypoints: Annotated[
+        int | None, typer.Option(help="Keypoints per image; default 2048, 8192 for sfm.", min=1)
+    ] = None,
+    ratio: Annotated[
+        float | None, typer.Option(help="Threshold of the ratio test; no test if not given.")
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="Inlier threshold of the estimator, in pixels.")
+    ] = 3.0,
+    pattern: Annotated[
+        str, typer.Option(help="Pattern of the sequences to use, e.g. oxford_*.")
+    ] = "*",
+    limit: Annotated[int | None, typer.Option(help="Maximum number of pairs or images.")] = None,
     split: Annotated[str, typer.Option(help="HPatches split: a, b, c, illum, view, full.")] = "a",
-    seed: Annotated[int, typer.Option(help="Of estimators and random choices.")] = 0,
-    threads: Annotated[int | None, typer.Option(help="Of the models; all cores.")] = None,
-    cache: Annotated[Path, typer.Option(help="Where predictions are kept.")] = DEFAULT_CACHE,
+    seed: Annotated[int, typer.Option(help="Random seed for estimators and samples.")] = 0,
+    threads: Annotated[
+        int | None, typer.Option(help="Number of CPU threads of a model; default all cores.")
+    ] = None,
+    cache: Annotated[Path, typer.Option(help="Folder to cache predictions in.")] = DEFAULT_CACHE,
 ) -> None:
-    """Measure models side by side, with sift and rootsift always in the table."""
+    """Measure models on a benchmark; sift and rootsift are always measured too."""
     from training.evaluation import tables
 
     run = find_benchmark(benchmark)
@@ -111,31 +127,32 @@ def evaluate(
 
 @app.command()
 def compare(
-    model_a: Annotated[str, typer.Argument(help="A model in the result.")],
-    model_b: Annotated[str, typer.Argument(help="The one that may be better.")],
-    result: Annotated[Path, typer.Option("--json", help="Written by evaluate --json.")],
+    model_a: Annotated[str, typer.Argument(help="Model A, named as in the result.")],
+    model_b: Annotated[str, typer.Argument(help="Model B, which may be better than A.")],
+    result: Annotated[
+        Path, typer.Option("--json", help="Result file written by `evaluate --json`.")
+    ],
     other: Annotated[
-        Path | None, typer.Option(help="Result that holds the second model, if another.")
+        Path | None, typer.Option(help="Result file of model B, if it is another file.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for the bootstrap.")] = 0,
 ) -> None:
-    """Paired bootstrap: is B better than A, by how much, with a 95 % interval."""
+    """Compare two models by a paired bootstrap, with 95 % intervals."""
     from training.evaluation import compare as comparing
     from training.evaluation.tables import read_json
 
-    held = read_json(result)
-    found = comparing.compare(
-        held, model_a, held if other is None else read_json(other), model_b, seed=seed
-    )
-    typer.echo(comparing.to_markdown(found, model_a, model_b))
+    result_a = read_json(result)
+    result_b = result_a if other is None else read_json(other)
+    comparisons = comparing.compare(result_a, model_a, result_b, model_b, seed=seed)
+    typer.echo(comparing.to_markdown(comparisons, model_a, model_b))
 
 
-# Where a run leaves its files says nothing about what it measured.
+# These options say where files are written, not what is measured.
 _OUTPUTS = ("--json", "--markdown", "--plot", "--cache")
 
 
 def shown_command(words: list[str]) -> str:
-    """A command that prints the table again: no outputs, no folders above the data's own."""
+    """Return the command that measures the same, without output options and absolute paths."""
     kept = [
         word
         for before, word in zip(["", *words], words, strict=False)
@@ -147,14 +164,16 @@ def shown_command(words: list[str]) -> str:
 
 @app.command()
 def picture(
-    photo: Annotated[Path, typer.Argument(help="A photograph; a view of it is generated.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="JPEG or PNG to write.")],
-    model: Annotated[list[str], typer.Option(help="One row each; repeatable.")],
-    level: Annotated[str, typer.Option(help="easy, medium, hard or night.")] = "night",
-    seed: Annotated[int, typer.Option(help="Of the view.")] = 0,
+    photo: Annotated[Path, typer.Argument(help="Photograph; a synthetic view of it is generated.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="JPEG or PNG file to write.")],
+    model: Annotated[list[str], typer.Option(help="Model to draw a row of; may be repeated.")],
+    level: Annotated[
+        str, typer.Option(help="Difficulty of the view: easy, medium, hard, night.")
+    ] = "night",
+    seed: Annotated[int, typer.Option(help="Random seed of the view.")] = 0,
 ) -> None:
-    """Draw right and wrong matches of several models on one photograph and a view of it."""
+    """Draw the correct and wrong matches of models between a photograph and a synthetic view."""
     from training.evaluation.picture import picture as draw
 
     for row in draw(photo, model, out, level=level, seed=seed):
-        typer.echo(f"{row.model}: {row.correct} of {row.matches} matches are right")
+        typer.echo(f"{row.model}: {row.correct} of {row.matches} matches are correct")

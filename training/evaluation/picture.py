@@ -1,6 +1,6 @@
-"""One photograph, one generated view of it, and what each model makes of them: a picture.
+"""Draw the matches of models between a photograph and a synthetic view of it.
 
-The homography is known, so every line is right or wrong by geometry, not by an estimator.
+The homography is known, so each match is correct or wrong by geometry, not by an estimator.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from training.data.photos.views import LEVELS, View, render
 from training.errors import DataError
 
 CORRECT_PX = 3.0
-RIGHT, WRONG = (38, 166, 91), (214, 69, 65)
+CORRECT, WRONG = (38, 166, 91), (214, 69, 65)
 _HEADER, _GAP, _SHIFT = 30, 8, 4
-# More lines hide the pictures: an even sample of the matches is drawn, right and wrong alike.
+# More lines would hide the images: every n-th match is drawn, whether correct or wrong.
 _MAX_LINES = 120
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """A row of the picture, and what it shows."""
+    """One row of the picture: a model, its number of correct and of all matches, and the pixels."""
 
     model: str
     correct: int
@@ -38,14 +38,14 @@ class Drawn:
 
 
 def picture(photo: Path, models: Sequence[str], out: Path, *, level: str, seed: int) -> list[Drawn]:
-    """Draw the matches of each model, one row below another, into `out`.
+    """Draw the matches of each model in a row of its own and write the picture to `out`.
 
     Raises:
-        DataError: there is no such level, or `out` is neither a JPEG nor a PNG.
+        DataError: the level does not exist, or `out` is not the name of a JPEG or PNG file.
     """
     if out.suffix.lower() not in _SUFFIXES:
         raise DataError(
-            f"{out}: expected a JPEG or PNG, a name that ends in {', '.join(_SUFFIXES)}"
+            f"{out}: expected a JPEG or PNG file, with a name ending in {', '.join(_SUFFIXES)}"
         )
     if level not in LEVELS:
         raise DataError(f"no level {level!r}; there are {', '.join(LEVELS)}")
@@ -62,7 +62,7 @@ def picture(photo: Path, models: Sequence[str], out: Path, *, level: str, seed: 
 def _row(grey: UInt8, view: View, matcher: Matcher) -> Drawn:
     result = matcher.match(grey, view.grey)
     points0, points1 = (np.asarray(p, np.float64) for p in result.points())
-    is_right = is_correct(points0, points1, view.homography)
+    correct = is_correct(points0, points1, view.homography)
     height, width = grey.shape
     canvas = np.full((height + _HEADER, 2 * width + _GAP), 255, np.uint8)
     canvas[_HEADER:, :width] = grey
@@ -72,20 +72,20 @@ def _row(grey: UInt8, view: View, matcher: Matcher) -> Drawn:
     ends = np.stack([points0, points1], axis=1) + starts
     scaled = np.round(ends * (1 << _SHIFT)).astype(int)
     step = max(1, -(-len(scaled) // _MAX_LINES))
-    for (start, end), right in zip(scaled[::step].tolist(), is_right[::step], strict=True):
-        shade = RIGHT if right else WRONG
+    for (start, end), is_good in zip(scaled[::step].tolist(), correct[::step], strict=True):
+        shade = CORRECT if is_good else WRONG
         cv2.line(colour, start, end, shade, 1, cv2.LINE_AA, _SHIFT)
-        for place in (start, end):
-            cv2.circle(colour, place, 2 << _SHIFT, shade, -1, cv2.LINE_AA, _SHIFT)
+        for point in (start, end):
+            cv2.circle(colour, point, 2 << _SHIFT, shade, -1, cv2.LINE_AA, _SHIFT)
     pixels = Pillow.fromarray(np.asarray(colour, np.uint8))
     drawn = f", 1 in {step} drawn" if step > 1 else ""
-    text = f"{result.model}: {is_right.sum()} of {len(is_right)} matches are right{drawn}"
+    text = f"{result.model}: {correct.sum()} of {len(correct)} matches are correct{drawn}"
     ImageDraw.Draw(pixels).text((8, 5), text, (20, 20, 20), ImageFont.load_default(17))
-    return Drawn(result.model, int(is_right.sum()), len(is_right), np.asarray(pixels, np.uint8))
+    return Drawn(result.model, int(correct.sum()), len(correct), np.asarray(pixels, np.uint8))
 
 
 def is_correct(points0: Float64, points1: Float64, homography: Float64) -> Bool:
-    """Whether each match ends within `CORRECT_PX` of its true place."""
+    """Return whether each match is within `CORRECT_PX` of its true position."""
     if not len(points0):
         return np.zeros(0, np.bool_)
     true = cv2.perspectiveTransform(points0[None], homography)[0]

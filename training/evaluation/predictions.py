@@ -1,7 +1,7 @@
-"""Phase one: what each model says of the images, kept in files; phase two scores those.
+"""Predictions of models (keypoints and matches), cached in files; benchmarks then score them.
 
-A file is named after everything that determines its content (model, images, protocol), so a file
-that is there is right, and scores can be computed again in seconds.
+The name of a file contains a hash of everything that determines its content (model, images,
+protocol). An existing file is therefore valid, and scores can be computed again in seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageSet:
-    """Images by name, pairs of names to match, and a digest of the files they come from."""
+    """Images by name, pairs of names to match, and a digest of the image files."""
 
     images: Mapping[str, Loader]
     pairs: Sequence[tuple[str, str]]
@@ -36,14 +36,17 @@ class ImageSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predictions:
-    """Keypoints by image (the same for all models) and matches (M, 2) by pair."""
+    """Keypoints and size (width, height) by image, and matches (M, 2) by pair.
+
+    The keypoints are the same for all models.
+    """
 
     keypoints: Mapping[str, Keypoints]
     sizes: Mapping[str, tuple[int, int]]
     matches: Mapping[tuple[str, str], NDArray[np.int32]]
 
     def points(self, pair: tuple[str, str]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Matched points of a pair, (M, 2) each, float64."""
+        """Return the matched points of a pair, float64 (M, 2) in each image."""
         rows = self.matches[pair]
         left = self.keypoints[pair[0]].xy[rows[:, 0]]
         right = self.keypoints[pair[1]].xy[rows[:, 1]]
@@ -51,26 +54,29 @@ class Predictions:
 
 
 def predict(model: Model, data: ImageSet, options: Options) -> Predictions:
-    """Match all pairs of `data` with `model`, or read what an earlier run kept."""
-    found = find_keypoints(data, options)
-    keypoints = {name: as_keypoints(found[name][1:]) for name in data.images}
-    sizes = {name: (int(rows[0, 0]), int(rows[0, 1])) for name, rows in found.items()}
+    """Match all pairs of `data` with `model`, or read the matches from the cache."""
+    detected = find_keypoints(data, options)
+    keypoints = {name: as_keypoints(detected[name][1:]) for name in data.images}
+    sizes = {name: (int(rows[0, 0]), int(rows[0, 1])) for name, rows in detected.items()}
     stamp = stamp_of(
         model=model.stamp,
         data=data.digest,
         pairs=data.pairs,
         **options.protocol("max_keypoints", "ratio"),
     )
-    kept = cached(
+    arrays = cached(
         options.cache / f"matches-{model.name}-{stamp}.npz",
         lambda: _match_all(model, data, keypoints, options),
     )
-    matches = {pair: kept[str(number)] for number, pair in enumerate(data.pairs)}
+    matches = {pair: arrays[str(number)] for number, pair in enumerate(data.pairs)}
     return Predictions(keypoints, sizes, matches)
 
 
 def find_keypoints(data: ImageSet, options: Options) -> Arrays:
-    """Keypoints of every image as rows (x, y, sigma, angle, score), after a row (w, h, 0, 0, 0)."""
+    """Detect the keypoints of every image, or read them from the cache.
+
+    Each array has a first row (width, height, 0, 0, 0), then rows (x, y, sigma, angle, score).
+    """
     stamp = stamp_of(
         data=data.digest, images=sorted(data.images), **options.protocol("max_keypoints")
     )
@@ -80,12 +86,10 @@ def find_keypoints(data: ImageSet, options: Options) -> Arrays:
         rows = {}
         for name, load in progress(data.images.items(), total=len(data.images), label="keypoints"):
             image = load()
-            found = detect(image, rule)
+            points = detect(image, rule)
+            columns = [points.xy, points.sigma, points.angle, points.score]
             rows[name] = np.concatenate(
-                [
-                    [[*image.size, 0, 0, 0]],
-                    np.column_stack([found.xy, found.sigma, found.angle, found.score]),
-                ]
+                [[[*image.size, 0, 0, 0]], np.column_stack(columns)]
             ).astype(np.float32)
         return rows
 
@@ -93,10 +97,10 @@ def find_keypoints(data: ImageSet, options: Options) -> Arrays:
 
 
 def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays kept in `path`, or those that `make` returns, kept there from now on."""
+    """Read the arrays in `path`; if it does not exist, call `make` and write its arrays there."""
     if path.is_file():
-        with np.load(path, allow_pickle=False) as kept:
-            return {name: kept[name] for name in kept.files}
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
     arrays = make()
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_whole(path) as file:
@@ -105,7 +109,7 @@ def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
 
 
 def as_keypoints(rows: NDArray[Any]) -> Keypoints:
-    """Keypoints from rows of x, y, sigma, angle, score."""
+    """Return keypoints from rows of x, y, sigma, angle, score."""
     return Keypoints(rows[:, :2], rows[:, 2], rows[:, 3], rows[:, 4])
 
 

@@ -1,4 +1,4 @@
-"""One protocol for all models of a run, written into its result."""
+"""The types of an evaluation: options, models and results; all models share one protocol."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ DEFAULT_CACHE = Path("runs/predictions")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run may choose; the same for every model in it.
+    """The options of an evaluation, the same for all of its models.
 
-    `threshold_px` is that of the robust estimator of homographies and poses. `limit` bounds the
-    number of images or pairs of the benchmarks that could take any number.
+    `threshold_px` is the inlier threshold of the robust estimator. `limit` is the maximum number of
+    images or pairs, for benchmarks that can use any number. `pattern` selects sequences by name;
+    `split` is that of HPatches. `cache` holds predictions, `workspace` temporary files.
     """
 
     max_keypoints: int = 2048
@@ -38,14 +39,14 @@ class Options:
     workspace: Path = field(default_factory=lambda: Path("runs/evaluation"))
 
     def protocol(self, *names: str) -> dict[str, Any]:
-        """The named choices, as plain values for the result file."""
+        """Return the named options as plain values for the result file."""
         chosen = asdict(self)
         return {name: chosen[name] for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A descriptor, the name and the place it was asked for by, and what identifies its content."""
+    """A descriptor with its name in results, a stamp of its content, and where it was loaded."""
 
     name: str
     descriptor: Descriptor
@@ -55,11 +56,12 @@ class Model:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelResult:
-    """Figures of one model, and what they are means of.
+    """The values measured for one model, by the names of `training.metrics.metric`.
 
-    `samples` holds one value a unit (pair, sequence, scene) for each figure that is a mean over
-    units; `units` and `groups` name them (a group is what must be resampled together). `curves`
-    are for drawing: {label: {"x": [...], "y": [...]}}.
+    `samples` holds one value per unit (pair, sequence or scene) for each metric that is a mean over
+    units. `units` names the units and `groups` the group of each; units of one group are not
+    independent and are resampled together. `curves` are for plots: {label: {"x": [...],
+    "y": [...]}}. `stamp` identifies the model file.
     """
 
     figures: Mapping[str, float]
@@ -72,7 +74,7 @@ class ModelResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BenchmarkResult:
-    """A whole run: protocol, data digest, and a result for each model."""
+    """The result of an evaluation: protocol, digest of the data, and the result of each model."""
 
     benchmark: str
     protocol: Mapping[str, Any]
@@ -90,28 +92,28 @@ def current_protocol(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Benchmark(Protocol):
-    """A function from models and data to a result."""
+    """A function that measures models on data."""
 
     def __call__(
         self, models: Iterable[Model], data: list[Path], options: Options
     ) -> BenchmarkResult:
-        """Measure every model on `data`."""
+        """Measure all models on `data`."""
         ...
 
 
 def load_models(names: Iterable[str], options: Options) -> list[Model]:
-    """Load the models asked for, and `sift` and `rootsift` before them.
+    """Load `sift`, `rootsift` and the named models, in this order.
 
     Raises:
-        UnknownModel: no model of that name.
-        ModelError: it cannot be used.
+        UnknownModel: there is no model of that name.
+        ModelError: a model cannot be loaded.
+        DataError: two models have the same name.
     """
-    wanted = list(dict.fromkeys([*HANDCRAFTED, *names]))
     loaded = []
-    for name in wanted:
+    for name in dict.fromkeys([*HANDCRAFTED, *names]):
         descriptor = load_descriptor(name, threads=options.threads)
         card = descriptor.card
-        loaded.append(Model(_short(name, card.name), descriptor, model_stamp(card), name))
+        loaded.append(Model(_result_name(name, card.name), descriptor, model_stamp(card), name))
     names_used = [model.name for model in loaded]
     for name in names_used:
         if names_used.count(name) > 1:
@@ -120,28 +122,31 @@ def load_models(names: Iterable[str], options: Options) -> list[Model]:
 
 
 def model_stamp(card: ModelCard) -> str:
-    """What identifies a model's content: of its file, or the built-in's version."""
+    """Return what identifies a model: the SHA-256 of its file, or a built-in's version."""
     return card.sha256 or f"{card.name}-{card.version}"
 
 
 def digest_files(paths: Iterable[Path]) -> str:
-    """SHA-256 over the names and contents of files, in the order given."""
+    """Return the SHA-256 of the names and contents of files, in the given order."""
     hasher = hashlib.sha256()
     for path in paths:
         hasher.update(path.name.encode())
         try:
             hasher.update(hashlib.sha256(path.read_bytes()).digest())
         except OSError as error:
-            raise DataError(f"{path}: not readable, {error.strerror}") from error
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     return hasher.hexdigest()
 
 
 def stamp_of(**parts: Any) -> str:
-    """A short name for a combination of things that determine a prediction."""
+    """Return a short hash of everything that determines a prediction."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def _short(asked: str, card_name: str) -> str:
-    """The card's name, unless two directories may hold a model of that name."""
-    return card_name if "/" not in asked else Path(asked).resolve().name
+def _result_name(location: str, card_name: str) -> str:
+    """Return the name of a model in results: of its directory if given by path, else its card's.
+
+    Two directories may hold models with cards of the same name.
+    """
+    return card_name if "/" not in location else Path(location).resolve().name

@@ -1,4 +1,4 @@
-"""Figures of merit on matched images: accuracy of matches, area under error curves, ceiling."""
+"""Metrics on matched images: errors of matches, homographies and poses, areas under curves."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from matchserve.types import Bool, Float64
 
 
 def apply_homography(homography: Float64, xy: NDArray[Any]) -> Float64:
-    """Map points (N, 2)."""
+    """Map points (N, 2) by a homography."""
     moved = np.c_[np.asarray(xy, np.float64), np.ones(len(xy))] @ homography.T
     return np.asarray(moved[:, :2] / moved[:, 2:])
 
 
 def transfer_error(homography: Float64, xy0: NDArray[Any], xy1: NDArray[Any]) -> Float64:
-    """Distance in image 1 between the mapped points of image 0 and those matched, in pixels."""
+    """Return the distance in image 1 between mapped points of image 0 and their matches, in px."""
     return np.asarray(np.linalg.norm(apply_homography(homography, xy0) - xy1, axis=1))
 
 
 def mutually_nearest(
     homography: Float64, xy0: NDArray[Any], xy1: NDArray[Any], radius_px: float
 ) -> int:
-    """How many keypoints could be matched at best: each other's nearest by geometry, in radius."""
+    """Return the number of keypoints that can be matched: mutually nearest by the homography.
+
+    Both keypoints must lie within `radius_px` of each other after mapping.
+    """
     if not len(xy0) or not len(xy1):
         return 0
     moved = apply_homography(homography, xy0)
@@ -40,7 +43,10 @@ def mutually_nearest(
 
 
 def corner_error(estimated: Float64 | None, truth: Float64, size: tuple[int, int]) -> float:
-    """Mean distance of the four mapped corners of image 0, in pixels; infinite without estimate."""
+    """Return the mean error of the four mapped corners of image 0, in pixels.
+
+    Infinite if no homography was estimated.
+    """
     if estimated is None:
         return float("inf")
     width, height = size
@@ -50,10 +56,10 @@ def corner_error(estimated: Float64 | None, truth: Float64, size: tuple[int, int
 
 
 def error_auc(errors: Sequence[float], limits: Sequence[float]) -> list[float]:
-    """Area under the recall curve of `errors` up to each limit, as a share of the limit.
+    """Return the area under the recall curve of `errors` up to each limit, as a share of 1.
 
-    The curve goes through (0, 0) and the sorted errors, and is cut off at the limit: the rule of
-    the pose benchmarks since SuperGlue.
+    The curve starts at (0, 0), goes through the sorted errors and ends at the limit: the rule of
+    pose benchmarks since SuperGlue.
     """
     ordered = np.sort(np.asarray(errors, np.float64))
     recall = np.arange(1, len(ordered) + 1) / max(1, len(ordered))
@@ -68,13 +74,13 @@ def error_auc(errors: Sequence[float], limits: Sequence[float]) -> list[float]:
 
 
 def rotation_error_deg(estimated: Float64, truth: Float64) -> float:
-    """Angle of the rotation between two rotations."""
+    """Return the angle between two rotation matrices."""
     cosine = (np.trace(estimated.T @ truth) - 1) / 2
     return float(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
 
 
 def direction_error_deg(estimated: Float64, truth: Float64) -> float:
-    """Angle between two translations, of unknown length but known sign."""
+    """Return the angle between two translations, whose lengths are ignored."""
     cosine = estimated @ truth / (np.linalg.norm(estimated) * np.linalg.norm(truth))
     return float(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
 
@@ -86,9 +92,9 @@ def epipolar_ok(
     focal_px: float,
     limit_px: float,
 ) -> Bool:
-    """Whether matched normalised points (N, 2) lie within `limit_px` of the true epipolar lines.
+    """Return whether matched normalised points (N, 2) are within `limit_px` of the epipolar lines.
 
-    By Sampson's distance, in pixels of the mean focal length.
+    The distance is Sampson's, converted to pixels by the focal length.
     """
     p0, p1 = np.c_[rays0, np.ones(len(rays0))], np.c_[rays1, np.ones(len(rays1))]
     line1, line0 = p0 @ essential.T, p1 @ essential
@@ -99,7 +105,7 @@ def epipolar_ok(
 
 
 def _nearest(queries: Float64, base: Float64) -> NDArray[np.int64]:
-    # FAISS squares coordinates in single precision: ask for a few, choose in double.
+    # FAISS squares coordinates in single precision: take the nearest few, then choose in double.
     middle = base.mean(axis=0)
     count = min(4, len(base))
     _, index = import_faiss().knn(

@@ -185,7 +185,7 @@ class StoreWriter:
 
 def _header(rows: int, side: int) -> bytes:
     # numpy pads the header so that the first axis can grow: the final header has the length of the
-    # first one. test_store.py checks this.
+    # first one. tests of the writer check this.
     buffer = BytesIO()
     described = {"descr": "|u1", "fortran_order": False, "shape": (rows, side, side)}
     npy_format.write_array_header_1_0(buffer, described)

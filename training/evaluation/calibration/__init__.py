@@ -1,1 +1,1 @@
-"""The probability that two images show one scene, fitted for a model and judged on other scenes."""
+"""Calibrate `same_scene`: the probability that two images show the same scene."""

@@ -1,4 +1,4 @@
-"""A model's calibration: measure pairs, fit, judge by scenes left out, write into the card."""
+"""Calibrate a model: measure pairs, fit, evaluate on held-out scenes, write to the card."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from training.evaluation.calibration.fit import (
     fit_logistic,
     held_out_probability,
 )
-from training.evaluation.calibration.judge import figures, reliability
 from training.evaluation.calibration.measure import Measured, measure_pairs
 from training.evaluation.calibration.pairs import MIN_SHARED_POINTS, PairSet
+from training.evaluation.calibration.scoring import probability_scores, reliability
 
 KINDS: tuple[CalibratedKind, ...] = get_args(CalibratedKind)
 _DIGITS = 5
@@ -42,7 +42,10 @@ _DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """How a calibration is fitted and judged."""
+    """How a calibration is fitted and evaluated.
+
+    `prior` is the probability of the same scene before matching.
+    """
 
     prior: float = 0.5
     threshold_px: float = 3.0
@@ -58,10 +61,10 @@ def calibrate(
     *,
     command: str = "",
 ) -> Calibration:
-    """Measure the pairs with a model, at keypoints found before, and fit its calibration.
+    """Match the pairs with a model, at the given keypoints, and fit its calibration.
 
     Raises:
-        DataError: all pairs are of one kind.
+        DataError: all pairs show the same scene, or none does.
     """
     measured = measure_pairs(descriptor, data, keypoints, KINDS, options.threshold_px)
     return fit_calibration(measured, data.multi_view, options, command=command)
@@ -74,14 +77,14 @@ def fit_calibration(
     *,
     command: str = "",
 ) -> Calibration:
-    """Fit and judge every kind of geometry.
+    """Fit and evaluate a calibration for each kind of geometry.
 
     Raises:
-        DataError: all pairs are of one kind.
+        DataError: all pairs show the same scene, or none does.
     """
     is_same = np.array([m.pair.is_same for m in measured], np.bool_)
     if is_same.all() or not is_same.any():
-        raise DataError("pairs of one scene and pairs of two are needed to calibrate")
+        raise DataError("calibration needs pairs of the same scene and pairs of different scenes")
     scenes = {scene for m in measured for scene in m.pair.scenes}
     fold_of = {
         **divide_scenes(sorted(scenes & multi_view), options.folds, options.seed),
@@ -100,12 +103,12 @@ def fit_calibration(
 
 
 def feature_rows(measured: Sequence[Measured], kind: CalibratedKind) -> Float64:
-    """The features of every pair, (N, F), in the order of `FEATURES`."""
+    """Return the features (N, F) of all pairs, in the order of `FEATURES`."""
     return np.array([[of(m.evidence[kind]) for of in FEATURES.values()] for m in measured])
 
 
 def write_calibration(model: str, descriptor: Descriptor, calibration: Calibration) -> Path:
-    """Write a calibration and its diagram where the model's card is; return the directory.
+    """Write a calibration and its diagram to the directory of the model's card, and return it.
 
     Raises:
         ModelError: the card cannot be read.
@@ -116,8 +119,7 @@ def write_calibration(model: str, descriptor: Descriptor, calibration: Calibrati
         text = calibration.model_dump_json(indent=2) + "\n"
         write_text_whole(directory / CALIBRATION_FILE, text)
     else:
-        named = shipped_models_dir() / model
-        directory = Path(model) if "/" in model else named
+        directory = Path(model) if "/" in model else shipped_models_dir() / model
         card = read_card(directory)
         write_card(card.model_copy(update={"calibration": calibration}), directory)
     draw_reliability(calibration, descriptor.card.name, directory / DIAGRAM_FILE)
@@ -129,12 +131,12 @@ def _fit_kind(
 ) -> GeometryCalibration:
     weights = class_weights(is_same, options.prior)
     fit = fit_logistic(rows, is_same, weights)
-    # What was seen in none of n pairs may be in the next one: Laplace's rule of succession.
+    # What n pairs never showed may still happen in the next one: Laplace's rule of succession.
     low = at_prior(1 / (int(is_same.sum()) + 2), options.prior)
     high = at_prior(1 - 1 / (int((~is_same).sum()) + 2), options.prior)
-    judged = held_out_probability(rows, is_same, folds, prior=options.prior)
-    judged = np.clip(judged, low, high)
-    found = figures(judged, is_same, weights)
+    held_out = held_out_probability(rows, is_same, folds, prior=options.prior)
+    held_out = np.clip(held_out, low, high)
+    scores = probability_scores(held_out, is_same, weights)
     return GeometryCalibration(
         intercept=round(fit.intercept, _DIGITS),
         coefficients={
@@ -143,8 +145,8 @@ def _fit_kind(
         },
         low=float(f"{low:.{_DIGITS}g}"),
         high=1 - float(f"{1 - high:.{_DIGITS}g}"),
-        held_out={name: round(value, _DIGITS) for name, value in found.items()},
-        reliability=reliability(judged, is_same, weights),
+        held_out={name: round(value, _DIGITS) for name, value in scores.items()},
+        reliability=reliability(held_out, is_same, weights),
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: `python -m training calibrate MODEL… --scenes DIR --workspace DIR`."""
+"""The command `python -m training calibrate MODEL… --scenes DIR --workspace DIR`."""
 
 from __future__ import annotations
 
@@ -14,31 +14,50 @@ from matchserve.models.calibration import Calibration
 
 
 def calibrate(
-    models: Annotated[list[str], typer.Argument(help="Names or model directories (with a /).")],
-    scenes: Annotated[list[Path], typer.Option(help="Multi-view sets; repeatable.")],
-    workspace: Annotated[Path, typer.Option(help="Where `data scenes` reconstructed them.")],
+    models: Annotated[
+        list[str], typer.Argument(help="Model names, or model directories (with a /).")
+    ],
+    scenes: Annotated[
+        list[Path], typer.Option(help="Folder of multi-view scenes; may be repeated.")
+    ],
+    workspace: Annotated[
+        Path, typer.Option(help="Workspace in which `data scenes` reconstructed the scenes.")
+    ],
     photos: Annotated[
-        list[Path] | None, typer.Option(help="Folders of single photographs; repeatable.")
+        list[Path] | None, typer.Option(help="Folder of single photographs; may be repeated.")
     ] = None,
     *,
     write: Annotated[
-        bool, typer.Option("--write", help="Write into the cards, with a diagram beside each.")
+        bool,
+        typer.Option("--write", help="Write to the models' cards, with a diagram beside each."),
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Folder for the diagrams as PNG.")] = None,
-    pairs: Annotated[
-        int, typer.Option(help="Pairs of one scene, five times as many of two.", min=1)
-    ] = 400,
-    keypoints: Annotated[list[int] | None, typer.Option(help="Repeatable; 512 and 2048.")] = None,
-    ratio: Annotated[
-        list[float] | None, typer.Option(help="Ratio tests, besides none; repeatable; 0.85.")
+    plot: Annotated[
+        Path | None, typer.Option(help="Folder to write the diagrams to, as PNG.")
     ] = None,
-    threshold: Annotated[float, typer.Option(help="Of an inlier, in pixels.")] = 3.0,
+    pairs: Annotated[
+        int,
+        typer.Option(
+            help="Pairs of the same scene; five times as many of different scenes are added.", min=1
+        ),
+    ] = 400,
+    keypoints: Annotated[
+        list[int] | None,
+        typer.Option(help="Keypoints per image; may be repeated; default 512 and 2048."),
+    ] = None,
+    ratio: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Threshold of the ratio test, besides no test; may be repeated; default 0.85."
+        ),
+    ] = None,
+    threshold: Annotated[float, typer.Option(help="Inlier threshold, in pixels.")] = 3.0,
     prior: Annotated[
-        float, typer.Option(help="How probable one scene is before looking.", min=0.001, max=0.999)
+        float,
+        typer.Option(help="Probability of the same scene before matching.", min=0.001, max=0.999),
     ] = 0.5,
-    seed: Annotated[int, typer.Option(help="Of the choice of pairs and folds.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for the choice of pairs and folds.")] = 0,
 ) -> None:
-    """Fit the probability that two images show one scene, judged by scenes left out."""
+    """Fit the probability that two images show the same scene, evaluated on held-out scenes."""
     from matchserve.models.registry import load_descriptor
     from training.evaluation.calibration.calibrate import FitOptions, write_calibration
     from training.evaluation.calibration.calibrate import calibrate as fit
@@ -56,18 +75,16 @@ def calibrate(
         scenes, workspace, photos or [], PairOptions(pairs, settings=settings, seed=seed)
     )
     descriptors = {model: load_descriptor(model) for model in models}
-    found = find_keypoints(data)  # once for all models
+    detected = find_keypoints(data)  # once for all models
     options = FitOptions(prior=prior, threshold_px=threshold, seed=seed)
     fitted: dict[str, Calibration] = {}
     for model, descriptor in descriptors.items():
         name = descriptor.card.name
         others = {*models, "--write"} - {model}
         command = shown_command([word for word in sys.argv[1:] if word not in others])
-        fitted[model] = fit(descriptor, data, found, options, command=command)
+        fitted[model] = fit(descriptor, data, detected, options, command=command)
         if write:
-            typer.echo(
-                f"{name}: written into {write_calibration(model, descriptor, fitted[model])}"
-            )
+            typer.echo(f"{name}: written to {write_calibration(model, descriptor, fitted[model])}")
         if plot is not None:
             draw_reliability(fitted[model], name, plot / f"reliability-{name}.png")
     Console().print(_table(fitted))
@@ -75,12 +92,15 @@ def calibrate(
 
 def _table(fitted: dict[str, Calibration]) -> Table:
     counts = next(iter(fitted.values())).protocol
-    title = f"Scenes left out: {counts['same']} pairs of one scene, {counts['different']} of two"
+    title = (
+        f"Held-out scenes: {counts['same']} pairs of the same scene, "
+        f"{counts['different']} of different scenes"
+    )
     table = Table("model", "geometry", "Brier", "log loss", "AUC", "ECE", title=title)
     for name, calibration in fitted.items():
-        for kind, found in calibration.geometries.items():
+        for kind, geometry in calibration.geometries.items():
             cells = (
-                f"{found.held_out[key]:.4f}"
+                f"{geometry.held_out[key]:.4f}"
                 for key in ("brier", "log_loss", "auc", "expected_calibration_error")
             )
             table.add_row(name, kind, *cells)

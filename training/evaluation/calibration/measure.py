@@ -1,7 +1,7 @@
-"""Match the pairs as they would be served, and keep what the matches amount to.
+"""Match pairs as the service would, and collect the evidence for the same scene.
 
-Keypoints come strongest first, and each descriptor depends on its own keypoint only: the first
-512 of 2048 are what is found when 512 are asked for. So an image is looked at once.
+Keypoints are sorted by strength, and a descriptor depends on its own keypoint only. The first 512
+of 2048 keypoints are therefore those of a request for 512, and each image is processed once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from training.evaluation.calibration.pairs import ImagePair, PairSet
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A pair and what its matches amount to, by kind of geometry."""
+    """A pair and the evidence of its matches, by kind of geometry."""
 
     pair: ImagePair
     evidence: Mapping[VerifyKind, Evidence]
 
 
 def find_keypoints(data: PairSet) -> dict[str, Keypoints]:
-    """The keypoints of every image in a pair, as many as any setting asks for."""
+    """Detect the keypoints of all images, as many as the largest setting needs."""
     names = sorted({name for pair in data.pairs for name in pair.images})
     options = DetectOptions(max_keypoints=max(p.setting.max_keypoints for p in data.pairs))
     return {
@@ -48,16 +48,17 @@ def measure_pairs(
     kinds: Sequence[VerifyKind],
     threshold_px: float,
 ) -> list[Measured]:
-    """Describe every image, then match every pair in its setting."""
+    """Describe all images, then match each pair with its setting."""
     name = descriptor.card.name
     features = {}
     for image_name in progress(keypoints, total=len(keypoints), label=f"{name}, describing"):
-        image, found = data.images[image_name](), keypoints[image_name]
-        features[image_name] = Features(found, descriptor.describe(image, found), name, image.size)
+        image, points = data.images[image_name](), keypoints[image_name]
+        rows = descriptor.describe(image, points)
+        features[image_name] = Features(points, rows, name, image.size)
 
     def work(pair: ImagePair) -> Measured:
-        import_faiss().omp_set_num_threads(1)  # one pair a core
-        return _matched(pair, features, kinds, threshold_px)
+        import_faiss().omp_set_num_threads(1)  # pairs run in parallel, one per core
+        return _measure(pair, features, kinds, threshold_px)
 
     with ThreadPoolExecutor(available_cpus()) as pool:
         label = f"{name}, matching"
@@ -71,7 +72,7 @@ def _strongest(features: Features, count: int) -> Features:
     )
 
 
-def _matched(
+def _measure(
     pair: ImagePair,
     features: Mapping[str, Features],
     kinds: Sequence[VerifyKind],
@@ -83,6 +84,7 @@ def _matched(
     points = (one.keypoints.xy[matches.pairs[:, 0]], other.keypoints.xy[matches.pairs[:, 1]])
     evidence = {}
     for kind in kinds:
-        found = geometry.verify(*points, (one.size, other.size), VerifyOptions(kind, threshold_px))
-        evidence[kind] = gather(one, other, matches, found)
+        options = VerifyOptions(kind, threshold_px)
+        verification = geometry.verify(*points, (one.size, other.size), options)
+        evidence[kind] = gather(one, other, matches, verification)
     return Measured(pair, evidence)

@@ -1,9 +1,10 @@
-"""Pairs of images that are known to show one scene, and pairs that are known not to.
+"""Choose image pairs that are known to show the same scene, or known not to.
 
-Two images of a scene show the same of it if structure from motion found enough 3D points in both;
-those with fewer are left out, for nobody knows. The fewer points two images share, the likelier
-the pair is chosen: easy neighbours would be most otherwise. A photograph and a generated view of
-it are a pair too. Images of different scenes or photographs are the other kind.
+Two images of a scene form a pair if they observe enough common 3D points of its reconstruction;
+with fewer points their overlap is unknown, and they are left out. Pairs with fewer common points
+are drawn more often, since easy neighbours would dominate otherwise. A photograph and a synthetic
+view of it are also a pair of the same scene. Images of different scenes or photographs form the
+pairs of different scenes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from training.data.scenes.observations import read_cameras, read_points
 from training.errors import DataError
 
 Loader = Callable[[], Image]
-_Same = tuple[str, str, str]  # two images and their scene
+_SamePair = tuple[str, str, str]  # two images and their scene
 
-# Fewer shared points leave it open whether two images of a scene overlap.
+# With fewer common points it is uncertain whether two images of a scene overlap.
 MIN_SHARED_POINTS = 30
 _SHARE_OF_VIEWS = 1 / 3
 _MAX_SIDE = 1024
@@ -37,7 +38,7 @@ _MAX_SIDE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a user may ask for that changes how many matches there are."""
+    """The options of a request that change the number of matches."""
 
     max_keypoints: int
     ratio: float | None
@@ -45,7 +46,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class ImagePair:
-    """Two images, the scene of each (a photograph is its own), and how they are matched."""
+    """Two images, the scene of each, and the setting they are matched with.
+
+    A single photograph is a scene of its own.
+    """
 
     images: tuple[str, str]
     scenes: tuple[str, str]
@@ -53,13 +57,13 @@ class ImagePair:
 
     @property
     def is_same(self) -> bool:
-        """Whether both show one scene."""
+        """Whether both images show the same scene."""
         return self.scenes[0] == self.scenes[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairSet:
-    """Labelled pairs, how to load the images in them, and the names of the multi-view scenes."""
+    """Labelled pairs, loaders of their images, and the names of the multi-view scenes."""
 
     images: Mapping[str, Loader]
     pairs: Sequence[ImagePair]
@@ -68,7 +72,7 @@ class PairSet:
 
 @dataclass(frozen=True, slots=True)
 class PairOptions:
-    """How many pairs; `same` show one scene, `different_per_same` times as many do not."""
+    """How many pairs to choose: `same` of the same scene, and a multiple of different scenes."""
 
     same: int = 400
     different_per_same: int = 5
@@ -84,42 +88,44 @@ def choose_pairs(
     """Choose pairs among the scenes reconstructed in `workspace` and among photographs.
 
     Raises:
-        DataError: a folder is missing, a scene was not reconstructed, or there are too few.
+        DataError: a folder is missing, a scene was not reconstructed, or there are too few scenes.
     """
     rng = np.random.default_rng(options.seed)
-    found = find_scenes(scenes)
+    multi_view = find_scenes(scenes)
     views = round(options.same * _SHARE_OF_VIEWS) if photos else 0
     images: dict[str, Loader] = {
-        name: partial(read_image, path) for held in found.values() for name, path in held.items()
+        name: partial(read_image, path)
+        for scene_images in multi_view.values()
+        for name, path in scene_images.items()
     }
-    same = _scene_pairs(found, workspace, options.same - views, rng)
+    same = _scene_pairs(multi_view, workspace, options.same - views, rng)
     if photos:
         viewed, view_images = _view_pairs(list_images(photos), views, options.seed, rng)
         same += viewed
         images |= view_images
     if len({scene for *_, scene in same}) < 2:
-        raise DataError("two scenes or photographs are needed to have pairs of different ones")
+        raise DataError("pairs of different scenes need at least two scenes or photographs")
     settings = itertools.cycle(options.settings)
     pairs = [ImagePair((a, b), (scene, scene), next(settings)) for a, b, scene in same]
-    different = _different_pairs(pairs, frozenset(found), options, rng)
-    return PairSet(images, [*pairs, *different], frozenset(found))
+    different = _different_pairs(pairs, frozenset(multi_view), options, rng)
+    return PairSet(images, [*pairs, *different], frozenset(multi_view))
 
 
 def shared_points(workspace: Path) -> dict[tuple[str, str], int]:
-    """How many 3D points each pair of registered images of a scene shares.
+    """Return the number of common 3D points of each pair of registered images of a scene.
 
     Raises:
-        DataError: the scene was not reconstructed there.
+        DataError: there is no reconstruction in `workspace`.
     """
     sparse = workspace / "sparse"
     if not (sparse / "points3D.bin").is_file():
-        raise DataError(f"{sparse}: no reconstruction; `data scenes --workspace` makes it")
+        raise DataError(f"{sparse}: no reconstruction; run `data scenes --workspace` first")
     model = pycolmap.Reconstruction(sparse)
     cameras = read_cameras(model)
-    xyz, seen = read_points(model, cameras)
-    sees = np.zeros((len(xyz), len(cameras)), np.float32)
-    sees[seen[:, 0], seen[:, 1]] = 1
-    shared = sees.T @ sees
+    xyz, elements = read_points(model, cameras)
+    is_observed = np.zeros((len(xyz), len(cameras)), np.float32)
+    is_observed[elements[:, 0], elements[:, 1]] = 1
+    shared = is_observed.T @ is_observed
     names = [camera.name for camera in cameras]
     return {
         (names[i], names[j]): int(shared[i, j])
@@ -129,13 +135,13 @@ def shared_points(workspace: Path) -> dict[tuple[str, str], int]:
 
 def _scene_pairs(
     scenes: Mapping[str, Mapping[str, Path]], workspace: Path, count: int, rng: Generator
-) -> list[_Same]:
-    """About equally many of each scene; the fewer points shared, the likelier."""
+) -> list[_SamePair]:
+    """Draw about equally many pairs of each scene, preferring pairs with few common points."""
     known: dict[str, dict[tuple[str, str], int]] = {}
     for scene, images in scenes.items():
         shared = shared_points(workspace / scene)
         if not any(name in images for pair in shared for name in pair):
-            raise DataError(f"{workspace / scene}: the reconstruction of other images")
+            raise DataError(f"{workspace / scene}: this is a reconstruction of other images")
         known[scene] = {
             pair: points
             for pair, points in shared.items()
@@ -155,37 +161,40 @@ def _scene_pairs(
 
 def _view_pairs(
     photos: Mapping[str, Path], count: int, seed: int, rng: Generator
-) -> tuple[list[_Same], dict[str, Loader]]:
-    """Photographs with one generated view each, of any level."""
+) -> tuple[list[_SamePair], dict[str, Loader]]:
+    """Draw photographs and pair each with one synthetic view of random level."""
     names = list(photos)
-    pairs: list[_Same] = []
+    pairs: list[_SamePair] = []
     images: dict[str, Loader] = {}
     for row in rng.permutation(len(names))[:count]:
         name = names[row]
         index = int(rng.integers(len(DEFAULT_LEVELS)))
         view = view_name(name, index + 1)
         images[name] = partial(read_image, photos[name], _MAX_SIDE)
-        images[view] = partial(_draw, photos[name], name, index, seed)
+        images[view] = partial(_render, photos[name], name, index, seed)
         pairs.append((name, view, name))
     return pairs, images
 
 
-def _draw(path: Path, name: str, index: int, seed: int) -> Image:
+def _render(path: Path, name: str, index: int, seed: int) -> Image:
     grey = read_image(path, _MAX_SIDE).grey
-    drawn = render(grey, name, index + 1, seed=seed, level=DEFAULT_LEVELS[index])
-    return from_array(drawn.grey)
+    view = render(grey, name, index + 1, seed=seed, level=DEFAULT_LEVELS[index])
+    return from_array(view.grey)
 
 
 def _different_pairs(
     same: Sequence[ImagePair], multi_view: frozenset[str], options: PairOptions, rng: Generator
 ) -> list[ImagePair]:
-    """The images of `same` paired anew across scenes, as often as `options` asks for."""
+    """Pair images of `same` across different scenes, as many as `options` says.
+
+    Using only these images means that no other image has to be described.
+    """
     drawn: dict[tuple[str, ...], ImagePair] = {}
     per_setting = len(same) * options.different_per_same // len(options.settings)
     kinds = list(itertools.combinations_with_replacement(_pools(same, multi_view), 2))
     for setting in options.settings:
         wanted = len(drawn) + per_setting
-        # A small set has fewer pairs than asked for: at some point there are no more.
+        # A small set may have fewer pairs than wanted: stop after many attempts.
         for attempt in range(20 * per_setting):
             if len(drawn) == wanted:
                 break
@@ -200,7 +209,7 @@ _Pool = dict[str, list[str]]
 
 
 def _pools(same: Sequence[ImagePair], multi_view: frozenset[str]) -> list[_Pool]:
-    """Images by scene: those of multi-view ones, then photographs with their views."""
+    """Return images by scene: those of multi-view scenes, and photographs with their views."""
     pools: tuple[_Pool, _Pool] = ({}, {})
     for pair in same:
         pool = pools[0] if pair.scenes[0] in multi_view else pools[1]
@@ -209,15 +218,15 @@ def _pools(same: Sequence[ImagePair], multi_view: frozenset[str]) -> list[_Pool]
 
 
 def _pick(pool: _Pool, rng: Generator) -> tuple[str, str]:
-    """An image and its scene; every scene as likely as the others, however many images it has."""
+    """Draw an image and its scene; all scenes are equally likely, whatever their size."""
     scene = list(pool)[rng.integers(len(pool))]
     return pool[scene][rng.integers(len(pool[scene]))], scene
 
 
 def _equal_shares(available: Sequence[int], count: int) -> list[int]:
-    """Divide `count` equally; what one cannot take goes to those that can."""
+    """Divide `count` as equally as the `available` numbers allow."""
     shares = [0] * len(available)
     for _ in range(min(count, sum(available))):
-        open_ones = [i for i, most in enumerate(available) if shares[i] < most]
-        shares[min(open_ones, key=lambda i: shares[i])] += 1
+        not_full = [i for i, most in enumerate(available) if shares[i] < most]
+        shares[min(not_full, key=lambda i: shares[i])] += 1
     return shares

@@ -22,9 +22,9 @@ from training.evaluation.calibration.fit import (
     held_out_probability,
     logistic,
 )
-from training.evaluation.calibration.judge import auc, figures, reliability
 from training.evaluation.calibration.measure import Measured
 from training.evaluation.calibration.pairs import ImagePair, Setting
+from training.evaluation.calibration.scoring import auc, probability_scores, reliability
 
 
 def drawn(
@@ -163,7 +163,7 @@ def test_limits_follow_the_prior() -> None:
 def test_figures_of_a_small_table_by_hand() -> None:
     probability = np.array([0.95, 0.85, 0.15, 0.05])
     is_same = np.array([True, False, True, False])
-    found = figures(probability, is_same, np.ones(4))
+    found = probability_scores(probability, is_same, np.ones(4))
     assert found["brier"] == pytest.approx((0.05**2 + 0.85**2 + 0.85**2 + 0.05**2) / 4)
     assert found["log_loss"] == pytest.approx(-(2 * np.log(0.95) + 2 * np.log(0.15)) / 4)
     assert found["auc"] == 0.75
@@ -177,7 +177,7 @@ def test_true_probabilities_have_no_calibration_error() -> None:
     rng = np.random.default_rng(0)
     probability = rng.random(50_000)
     is_same = np.asarray(rng.random(50_000) < probability)
-    found = figures(probability, is_same, np.ones(50_000))
+    found = probability_scores(probability, is_same, np.ones(50_000))
     assert found["expected_calibration_error"] < 0.01
     assert found["brier"] == pytest.approx(1 / 6, abs=0.005)
 
@@ -233,5 +233,5 @@ def test_a_fitted_calibration_is_monotone_limited_and_says_what_it_is_of() -> No
 
 def test_pairs_of_one_kind_alone_are_refused() -> None:
     same = [m for m in measured_pairs() if m.pair.is_same]
-    with pytest.raises(DataError, match="pairs of two"):
+    with pytest.raises(DataError, match="pairs of different scenes"):
         fit_calibration(same, frozenset(), FitOptions())

@@ -66,12 +66,12 @@ def test_each_photograph_is_a_scene_with_classes_of_two_and_more(store_path: Pat
 def test_patches_of_a_class_look_alike_and_others_do_not(store_path: Path) -> None:
     store = PatchStore.open(store_path)
     pairs = sample_pairs(store, 1000)
-    alike = similarity(store.pixels[pairs.left], store.pixels[pairs.right])
-    assert np.median(alike[pairs.is_match]) > 0.7
-    assert np.median(alike[~pairs.is_match]) < 0.3
+    found = similarity(store.pixels[pairs.left], store.pixels[pairs.right])
+    assert np.median(found[pairs.is_match]) > 0.7
+    assert np.median(found[~pairs.is_match]) < 0.3
 
 
-def test_likeness_ignores_light_and_is_zero_for_flat_patches() -> None:
+def test_similarity_ignores_light_and_is_zero_for_flat_patches() -> None:
     rng = np.random.default_rng(0)
     patch = cv2.GaussianBlur(rng.integers(0, 200, (32, 32)).astype(np.uint8), (0, 0), 3)
     darker = (patch * 0.4 + 20).astype(np.uint8)

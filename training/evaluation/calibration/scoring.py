@@ -1,6 +1,6 @@
-"""How good probabilities are: Brier score, log loss, AUC, calibration error, reliability bins.
+"""Score probabilities: Brier score, log loss, AUC, calibration error and reliability bins.
 
-All figures weigh pairs so that `prior` of them show one scene, as the fit does.
+`weights` give pairs of the same scene the share that the prior says, as in the fit.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from matchserve.types import Bool, Float64
 BINS = 10
 
 
-def figures(probability: Float64, is_same: Bool, weights: Float64) -> dict[str, float]:
-    """The figures of a card: lower is better for all but `auc`."""
+def probability_scores(probability: Float64, is_same: Bool, weights: Float64) -> dict[str, float]:
+    """Return the scores stored in a card; lower is better for all but `auc`."""
     share = weights / weights.sum()
     truth = is_same.astype(np.float64)
     loss = -np.log(np.where(is_same, probability, 1 - probability))
@@ -30,7 +30,10 @@ def figures(probability: Float64, is_same: Bool, weights: Float64) -> dict[str, 
 
 
 def auc(score: Float64, is_same: Bool) -> float:
-    """The chance that a pair of one scene scores above one of two; ties count half."""
+    """Return the probability that a pair of the same scene scores above one of different scenes.
+
+    Ties count half.
+    """
     values, group = np.unique(score, return_inverse=True)
     same = np.bincount(group[is_same], minlength=len(values))
     different = np.bincount(group[~is_same], minlength=len(values))
@@ -42,21 +45,21 @@ def auc(score: Float64, is_same: Bool) -> float:
 def reliability(
     probability: Float64, is_same: Bool, weights: Float64
 ) -> tuple[ReliabilityBin, ...]:
-    """Ten bins of equal width, those without a pair left out."""
-    number_of = _bin_of(probability)
-    found = []
-    for number in np.unique(number_of):
-        held = number_of == number
-        weight = weights[held] / weights[held].sum()
-        found.append(
+    """Return ten bins of equal width, without the empty ones."""
+    bin_of = _bin_of(probability)
+    bins = []
+    for number in np.unique(bin_of):
+        inside = bin_of == number
+        weight = weights[inside] / weights[inside].sum()
+        bins.append(
             ReliabilityBin(
-                predicted=round(float(weight @ probability[held]), 4),
-                observed=round(float(weight @ is_same[held]), 4),
-                same=int(is_same[held].sum()),
-                different=int((~is_same[held]).sum()),
+                predicted=round(float(weight @ probability[inside]), 4),
+                observed=round(float(weight @ is_same[inside]), 4),
+                same=int(is_same[inside].sum()),
+                different=int((~is_same[inside]).sum()),
             )
         )
-    return tuple(found)
+    return tuple(bins)
 
 
 def _bin_of(probability: Float64) -> np.ndarray:
