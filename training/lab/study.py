@@ -26,7 +26,8 @@ from training.export.trained import Trained
 from training.networks.cost import mac_count
 from training.recipes.checking import validate
 from training.recipes.options import Options
-from training.recipes.reading import RecipeTable, read_toml, suggestion
+from training.recipes.reading import RecipeTable, read_toml
+from training.recipes.suggestions import suggestion
 from training.runs.directory import FINISHED_FILE, create_run
 from training.runs.loop import train
 from training.runs.recipe import Recipe, load_recipe

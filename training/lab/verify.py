@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from training.errors import RecipeError
-from training.recipes.reading import unknown_name
+from training.recipes.suggestions import unknown_name
 from training.runs.directory import create_run
 from training.runs.loop import train
 from training.runs.recipe import Recipe, Source, recipe_from_table

@@ -18,7 +18,7 @@ from training.networks.l2net import hynet, l2net
 from training.networks.layers import DescriptorNet, Head
 from training.networks.residual import residual
 from training.recipes.options import FractionBelowOne, Options, PositiveInt, option_problem
-from training.recipes.reading import unknown_name
+from training.recipes.suggestions import unknown_name
 
 NETWORKS: dict[str, Builder] = {
     "l2net": l2net,

@@ -19,7 +19,8 @@ from pydantic_core import ErrorDetails
 
 from training.errors import RecipeError
 from training.recipes.options import PROBLEM
-from training.recipes.reading import RecipeTable, suggestion, unknown_name
+from training.recipes.reading import RecipeTable
+from training.recipes.suggestions import suggestion, unknown_name
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -10,16 +10,17 @@ whole table, because the other keys belong to the old name.
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from training.errors import RecipeError
+from training.recipes.overrides import Override, apply_overrides, parse_override
+from training.recipes.suggestions import suggestion
 
 SHIPPED = resources.files("training") / "recipes"
 # Shipped before version 0.1.0; now in docs/research/recipes of the repository.
@@ -30,17 +31,6 @@ RESEARCH = (
     "compact-wide",
     "sdgm-cpu-finetune",
 )
-# Tables whose other keys depend on `name`: --set of another name clears them.
-_TABLES_BY_NAME = ("loss", "sampler")
-
-
-@dataclass(frozen=True, slots=True)
-class Override:
-    """One `--set key.path=value` of the command line."""
-
-    text: str
-    key: str
-    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +67,6 @@ class RecipeTable:
                 if line:
                     return f"{self.title or file.path.name}:{line}"
         return title
-
-
-def suggestion(word: str, legal: Iterable[str]) -> str:
-    """Return `, did you mean 'x'?` for the legal name nearest to `word`, or an empty string."""
-    close = difflib.get_close_matches(word, list(legal), n=1, cutoff=0.5)
-    return f", did you mean {close[0]!r}?" if close else ""
-
-
-def unknown_name(what: str, name: str, legal: Iterable[str]) -> str:
-    """Say that there is no `what` called `name`, with the nearest legal name or all of them."""
-    names = list(legal)
-    return f"no {what} {name!r}" + (suggestion(name, names) or f"; known are {', '.join(names)}")
 
 
 def shipped_recipes() -> dict[str, str]:
@@ -165,43 +143,6 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-def parse_override(text: str) -> Override:
-    """Parse `key.path=value`; the value is TOML, or text where it is not.
-
-    Raises:
-        RecipeError: there is no equals sign.
-    """
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise RecipeError(f"--set {text}: expected key=value")
-    return Override(text, key.strip(), _toml_value(value.strip()))
-
-
-def apply_overrides(values: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
-    """Return `values` with each override set; a number in a key's path is an index of a list.
-
-    An override of `loss.name` or `sampler.name` first removes the other keys of that table in the
-    file, because they belong to the old name.
-
-    Raises:
-        RecipeError: the path of an override leads nowhere.
-    """
-    result: dict[str, Any] = copy.deepcopy(dict(values))
-    for override in overrides:
-        table, _, last = override.key.partition(".")
-        if last != "name" or table not in _TABLES_BY_NAME:
-            continue
-        if isinstance(result.get(table), dict) and result[table].get("name") != override.value:
-            result[table] = {"name": override.value}
-    for override in overrides:
-        *parents, last = override.key.split(".")
-        node: Any = result
-        for part in parents:
-            node = _child(node, part, override.text)
-        _assign(node, last, override)
-    return result
-
-
 def find_line(text: str, keys: Sequence[str]) -> int:
     """Return the line (from 1) that sets `keys`, or opens that table; 0 if there is none.
 
@@ -252,27 +193,3 @@ def _read_extended(
 
 def _has_other_name(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return "name" in old and "name" in new and bool(old["name"] != new["name"])
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _child(node: Any, part: str, text: str) -> Any:
-    if isinstance(node, dict):
-        return node.setdefault(part, {})
-    if isinstance(node, list) and part.isdigit() and int(part) < len(node):
-        return node[int(part)]
-    raise RecipeError(f"--set {text}: nothing to set at {part!r}")
-
-
-def _assign(node: Any, last: str, override: Override) -> None:
-    if isinstance(node, list) and last.isdigit() and int(last) < len(node):
-        node[int(last)] = override.value
-    elif isinstance(node, dict):
-        node[last] = override.value
-    else:
-        raise RecipeError(f"--set {override.text}: nothing to set at {last!r}")

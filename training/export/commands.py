@@ -1,0 +1,100 @@
+"""The commands `export` and `publish`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from training.errors import RecipeError
+from training.runs.arguments import RunArgument
+
+
+def export(
+    run: RunArgument,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Model directory to write; it must not exist.")
+    ],
+    *,
+    int8: Annotated[
+        bool,
+        typer.Option("--int8", help="Quantise to int8; refused if the model loses accuracy."),
+    ] = False,
+    max_loss: Annotated[
+        float,
+        typer.Option(help="Largest increase of FPR95 by --int8, in percentage points."),
+    ] = 0.5,
+    domain_size: Annotated[
+        float,
+        typer.Option(
+            help="Average the descriptors of two patches, the second this many times as wide; "
+            "1 uses one patch.",
+            min=1,
+            max=2,
+        ),
+    ] = 1.0,
+    licence: Annotated[
+        str, typer.Option(help="Licence of the weights, for the card.")
+    ] = "Apache-2.0",
+    method: Annotated[str, typer.Option(help="How the model was made, for the card.")] = "",
+    trained_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name and licence of a training data set, for the card. Can be repeated."
+        ),
+    ] = None,
+    notes: Annotated[str, typer.Option(help="Other remarks, for the card.")] = "",
+) -> None:
+    """Export a run as a model that matchserve serves, after checking that both agree."""
+    from training.export.cards import CardText
+    from training.export.export import export as export_run
+    from training.export.quantise import Gate, export_int8
+    from training.runs.directory import find_run, read_recipe
+    from training.runs.sources import open_sources
+    from training.runs.validation import validation_sets
+
+    run = find_run(run)
+    text = CardText(licence, method, tuple(trained_on or ()), notes)
+    if not int8:
+        card, parity = export_run(run, out, text, domain_size=domain_size)
+        bits = f", {parity.bits} bits differ" if card.kind == "binary" else ""
+        typer.echo(
+            f"{out}: differs from the network by at most {parity.difference:.1e} "
+            f"on {parity.patches} patches{bits}"
+        )
+        return
+    if domain_size != 1.0:
+        raise RecipeError(
+            "--domain-size cannot be combined with --int8: the validation stores have only the "
+            "smaller patches"
+        )
+    data = read_recipe(run).data
+    stores = open_sources(data.validation, run.parent / "stores")
+    sets = validation_sets(stores, data.validation_pairs)
+    gate = Gate(fpr95_points=max_loss)
+    _, loss = export_int8(run, out, text, validation=sets, gate=gate)
+    typer.echo(f"{out}: mean cosine {loss.cosine:.5f} to the float descriptors")
+    for name, (before, after) in loss.fpr95.items():
+        typer.echo(f"{name}: FPR95 {100 * before:.2f} % float, {100 * after:.2f} % int8")
+
+
+def publish(
+    models: Annotated[Path, typer.Argument(help="Folder of model directories.")],
+    result: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TITLE=FILE",
+            help="Title and file of a result of `evaluate --json`. Can be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """Write measured figures into the cards of models, and tables into their README.md."""
+    from training.export.publish import publish as publish_results
+
+    titled = [entry.partition("=") for entry in result or ()]
+    for title, _, path in titled:
+        if not title or not path:
+            raise RecipeError(f"--result {title}: expected TITLE=FILE")
+    for line in publish_results(models, {title: Path(path) for title, _, path in titled}):
+        typer.echo(line)

@@ -1,0 +1,126 @@
+"""The commands `study`, `blend`, `verify`, `plot` and `bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from training.runs.arguments import RecipeArgument, RunArgument, SetOption
+
+
+def study(
+    path: Annotated[Path, typer.Argument(help="Path of the study, a .toml file.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the runs and models.")],
+) -> None:
+    """Train and export variants of one recipe, to compare them."""
+    from matchserve.memory import keep_freed
+    from training.lab.study import load_study, run_study
+
+    keep_freed()
+    table = Table("model", "MMAC", "steps", "batch", "minutes", "validation FPR95")
+    loaded = load_study(path)
+    try:
+        for outcome in run_study(loaded, out):
+            rates = ", ".join(
+                f"{store} {100 * rate:.2f} %" for store, rate in outcome.fpr95.items()
+            )
+            minutes = f"{outcome.seconds / 60:.1f}" if outcome.seconds else "finished"
+            table.add_row(
+                outcome.model.name,
+                f"{outcome.mmac:.2f}",
+                str(outcome.steps),
+                str(outcome.batch),
+                minutes,
+                rates,
+            )
+    finally:
+        if table.row_count:
+            Console().print(table)
+
+
+def blend(
+    run: RunArgument,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Run directory to write; it must not exist.")
+    ],
+    share: Annotated[
+        float,
+        typer.Option(
+            help="Weight of the run in the average; the other weights get the rest.",
+            min=0,
+            max=1,
+        ),
+    ] = 0.5,
+) -> None:
+    """Average the weights of a finished run with those it started from.
+
+    The result is a run directory for `export`, or for `init_from` of another recipe.
+    """
+    from training.lab.blend import blend as blend_run
+    from training.runs.directory import find_run
+
+    for name, rate in blend_run(find_run(run), out, share).items():
+        typer.echo(f"{name}: FPR95 {100 * rate:.2f} %")
+    typer.echo(str(out))
+
+
+def verify(
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="Methods to check; all of them by default.")
+    ] = None,
+) -> None:
+    """Check each method: train it briefly on generated patches and compare with known results."""
+    from training.lab.verify import verify_all
+
+    table = Table("method", "FPR95", "expected", "FPR95 of SIFT", "seconds", "result")
+    results = verify_all(methods or ())
+    for r in results:
+        band = f"{100 * r.band[0]:.0f} - {100 * r.band[1]:.0f} %"
+        outcome = "pass" if r.passed else "FAIL"
+        sift = f"{100 * r.sift:.2f} %"
+        table.add_row(r.name, f"{100 * r.fpr95:.2f} %", band, sift, f"{r.seconds:.0f}", outcome)
+    Console().print(table)
+    if not all(r.passed for r in results):
+        raise typer.Exit(1)
+
+
+def plot(
+    run: RunArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Folder for the PNG files; RUN/plots by default."),
+    ] = None,
+) -> None:
+    """Plot a run: its curves, the distances of validation pairs, the weights of its loss."""
+    from training.lab.plot import plot_run
+    from training.runs.directory import find_run
+
+    run = find_run(run)
+    for path in plot_run(run, out or run / "plots"):
+        typer.echo(str(path))
+
+
+def bench(
+    recipe: RecipeArgument = "sdgm-cpu",
+    overrides: SetOption = None,
+    blocks: Annotated[int, typer.Option(help="Number of blocks of eight steps to time.")] = 8,
+) -> None:
+    """Measure the overhead of the training loop over bare forward, backward and optimiser steps."""
+    import tempfile
+
+    from matchserve.memory import keep_freed
+    from training.lab.bench import measure
+    from training.runs.recipe import load_recipe
+
+    keep_freed()
+    with tempfile.TemporaryDirectory() as folder:
+        speed = measure(load_recipe(recipe, overrides or ()), Path(folder), blocks=blocks)
+    typer.echo(
+        f"loop {speed.loop:.0f} patches/s, bare {speed.bare:.0f} patches/s: "
+        f"{100 * speed.share:.1f} % in wall-clock time, "
+        f"{100 * speed.cpu_share:.1f} % in processor time"
+    )
