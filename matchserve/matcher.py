@@ -222,7 +222,7 @@ class Matcher:
             return item
         image = item.image
         with call.clock.stage("detect"):
-            keypoints = off_main_thread(lambda: detect(image, options.detect))
+            keypoints = off_main_thread(detect, image, options.detect)
         with call.clock.stage("describe"):
             descriptors = self.descriptor.describe(image, keypoints, call)
         card = self.descriptor.card

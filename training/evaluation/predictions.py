@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.files import open_whole
+from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image, Keypoints
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.matching import MatchOptions, match
@@ -86,7 +87,7 @@ def find_keypoints(data: ImageSet, options: Options) -> Arrays:
         rows = {}
         for name, load in progress(data.images.items(), total=len(data.images), label="keypoints"):
             image = load()
-            points = detect(image, rule)
+            points = off_main_thread(detect, image, rule)
             columns = [points.xy, points.sigma, points.angle, points.score]
             rows[name] = np.concatenate(
                 [[[*image.size, 0, 0, 0]], np.column_stack(columns)]

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.threads import off_main_thread
 from matchserve.types import Bool, Float32, Float64, Image, Keypoints, PatchSpec, UInt8
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.patches import crop
@@ -116,7 +117,7 @@ def photo_classes(grey: UInt8, photo: str, options: PhotoOptions) -> PhotoClasse
     """Make the classes of one photograph."""
     detector = DetectOptions(max_keypoints=options.max_keypoints)
     image = _as_image(grey)
-    base = detect(image, detector)
+    base = off_main_thread(detect, image, detector)
     base = base[_is_inside(base, np.eye(3), grey.shape, options.margin)]
     base = base[distinct(base, _DUPLICATE)]
     rows: list[Float64] = [_rows(np.arange(len(base)), 0, base)]
@@ -124,7 +125,7 @@ def photo_classes(grey: UInt8, photo: str, options: PhotoOptions) -> PhotoClasse
     for index, level in enumerate(options.levels, start=1):
         view = render(grey, photo, index, seed=options.seed, level=level)
         view_image = _as_image(view.grey)
-        detected = detect(view_image, detector)
+        detected = off_main_thread(detect, view_image, detector)
         detected = detected[_is_inside(detected, view.homography, grey.shape, options.margin)]
         pairs = correspond(transfer(base, view.homography), detected, options.tolerance)
         cropped = crop(view_image, detected[pairs[:, 1]], options.spec)[:, 0]

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from matchserve.files import write_text_whole
 from matchserve.models.registry import load_descriptor
+from matchserve.threads import off_main_thread
 from matchserve.types import Features, Keypoints
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.matching import MatchOptions, mutual_nn
@@ -229,7 +230,7 @@ def _describe(images: Mapping[str, Path], options: SfmOptions) -> dict[str, Feat
     described = {}
     for name, path in images.items():
         image = read_image(path, max_side=options.max_side)
-        keypoints = detect(image, detector)
+        keypoints = off_main_thread(detect, image, detector)
         rows = descriptor.describe(image, keypoints)
         described[name] = Features(keypoints, rows, options.model, image.size)
     return described

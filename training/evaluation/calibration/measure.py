@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from matchserve.hardware import available_cpus
 from matchserve.libraries import import_faiss
 from matchserve.models.descriptor import Descriptor
+from matchserve.threads import off_main_thread
 from matchserve.types import Features, Keypoints, VerifyKind
 from matchserve.vision import geometry, matching
 from matchserve.vision.evidence import Evidence, gather
@@ -36,7 +37,7 @@ def find_keypoints(data: PairSet) -> dict[str, Keypoints]:
     names = sorted({name for pair in data.pairs for name in pair.images})
     options = DetectOptions(max_keypoints=max(p.setting.max_keypoints for p in data.pairs))
     return {
-        name: detect(data.images[name](), options)
+        name: off_main_thread(detect, data.images[name](), options)
         for name in progress(names, total=len(names), label="keypoints")
     }
 

@@ -90,7 +90,7 @@ def test_built_in_names_and_other_peoples_cards_cannot_be_taken(tiny_model: Path
     assert isinstance(found["sift"], ModelCard)
     assert found["sift"].dim == 128
     assert isinstance(found["renamed"], ModelError)
-    with pytest.raises(ModelError, match="that of 'tiny'"):
+    with pytest.raises(ModelError, match="names the model 'tiny'"):
         load_descriptor("renamed", models_dir=folder)
 
 
