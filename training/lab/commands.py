@@ -50,7 +50,7 @@ def blend(
     share: Annotated[
         float,
         typer.Option(
-            help="Weight of the run in the average; the other weights get the rest.",
+            help="Weight of the run in the average; the weights it started from get the rest.",
             min=0,
             max=1,
         ),

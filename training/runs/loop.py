@@ -110,7 +110,7 @@ def _stop_if_not_finite(run: Run, step: int, output: LossOutput, patches: Tensor
     value = output.loss.detach().item()
     raise NonFiniteLoss(
         f"step {step}: the loss ({value}) or its gradient is not finite; the batch and the weights "
-        f"are in {path}; a smaller optim.lr or a longer optim.warmup often helps"
+        f"are in {path}; try a smaller optim.lr"
     )
 
 

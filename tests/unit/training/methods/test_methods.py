@@ -12,7 +12,6 @@ from tests.unit.training.golden import (
     random_pairs,
 )
 from training.methods import METHODS, Pairs
-from training.methods import adasample as ada
 from training.methods.baselines import HardNetOptions, HyNetOptions
 from training.methods.cdf import CdfOptions, MovingHistogram, allocate
 from training.methods.sdgm import SdgmOptions
@@ -209,48 +208,6 @@ def test_hynet_equals_a_loop_twin() -> None:
         total += max(0, 1.2 + near - far)
     assert HyNetOptions().alpha == 2.0
     assert float(build("hynet")(batch).loss) == pytest.approx(total / 10 + 0.1, abs=1e-12)
-
-
-def test_adasample_golden() -> None:
-    loss = build("adasample", threshold=0.0)
-    out = loss(pairs())
-    values = torch.relu(1 + out.positive**2 - out.negative**2)
-    expected = [0.67493, 0.93888, 0.31437, 0, 0, 0.01981, 0.75160, 0.84262]
-    assert values.tolist() == pytest.approx(expected, abs=5.1e-6)
-    assert float(out.loss) == pytest.approx(0.442778, abs=5.1e-7)
-    weights = ada.pair_weights(out.positive)
-    assert weights.tolist() == pytest.approx(
-        [2.1878, 0.5589, 0.7212, 0.8441, 0.5474, 1.5289, 0.8544, 0.7573], abs=5.1e-5
-    )
-    weighted = loss(pairs(weights=weights))
-    assert float(weighted.loss) == pytest.approx(0.442337, abs=5.1e-7)
-
-
-def test_adasample_probabilities() -> None:
-    d = torch.tensor([0.2, 0.4, 0.8], dtype=torch.float64)
-    assert ada.positive_probabilities(d, 1.0).tolist() == pytest.approx([1 / 7, 2 / 7, 4 / 7])
-    ten = ada.positive_probabilities(d, 10.0)
-    assert float(ten[2]) == pytest.approx(0.99902, abs=5.1e-6)
-    assert float(ten[1]) == pytest.approx(9.8e-4, abs=1e-5)
-    assert ada.positive_probabilities(d, 0.0).tolist() == pytest.approx([1 / 3] * 3)
-    assert ada.positive_probabilities(d, 1e4).tolist() == [0.0, 0.0, 1.0]
-    assert ada.positive_probabilities(d, math.inf).tolist() == [0.0, 0.0, 1.0]
-    power = float(ada.exponent(10.0, torch.tensor(0.4)))
-    p = ada.positive_probabilities(d, power)
-    assert float(p[2] / p[1]) == pytest.approx(2**25.0)
-    assert float(ada.exponent(10.0, torch.tensor(0.001))) == 50.0
-    assert float(ada.exponent(math.inf, torch.tensor(0.4))) == math.inf
-
-
-def test_adasample_weights_make_the_estimate_unbiased() -> None:
-    generator = torch.Generator().manual_seed(0)
-    d = torch.rand(5, generator=generator, dtype=torch.float64) + 0.1
-    g, c = (torch.rand(5, generator=generator, dtype=torch.float64) for _ in range(2))
-    p = ada.positive_probabilities(d, 3.0)
-    assert float((p * (c / p) * g).sum()) == pytest.approx(float((c * g).sum()))
-    product = p * ada.pair_weights(d)
-    ratio = product / d**2
-    torch.testing.assert_close(ratio, ratio[:1].expand(5))
 
 
 def gradient_function(name: str, head: str):
