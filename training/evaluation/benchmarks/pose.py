@@ -46,7 +46,7 @@ CORRECT_PX = 2.0
 def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
     """Estimate the relative pose of every pair with every model."""
     scenes = find_scenes(data)
-    views = {f"{s}/{name}": v for s, held in scenes.items() for name, v in held.items()}
+    views = {f"{s}/{name}": v for s, scene in scenes.items() for name, v in scene.items()}
     images = _image_set(scenes, views, options)
     results = {}
     for model in models:
@@ -136,9 +136,9 @@ def _image_set(
 ) -> ImageSet:
     pairs = []
     nearest = np.cos(np.radians(MAX_AXIS_ANGLE_DEG))
-    for scene, held in scenes.items():
-        for one, other in itertools.combinations(held, 2):
-            if held[one].axis @ held[other].axis >= nearest:
+    for scene, scene_views in scenes.items():
+        for one, other in itertools.combinations(scene_views, 2):
+            if scene_views[one].axis @ scene_views[other].axis >= nearest:
                 pairs.append((f"{scene}/{one}", f"{scene}/{other}"))
     if options.limit is not None and len(pairs) > options.limit:
         chosen = np.random.default_rng(options.seed).permutation(len(pairs))[: options.limit]

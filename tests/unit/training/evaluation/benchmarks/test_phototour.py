@@ -9,6 +9,7 @@ import pytest
 from tests.tiny_models import write_tiny_model
 from tests.unit.training.evaluation.running import options, run
 from tests.unit.training.public_sets import write_pair_list, write_phototour
+from training.data.public.phototour import PhotoTour
 from training.data.resampling import resample
 from training.evaluation.benchmarks import phototour
 from training.evaluation.protocol import load_models
@@ -59,7 +60,7 @@ def test_the_patches_are_those_of_the_resampled_sheets(tour: Path, tmp_path: Pat
     name = write_tiny_model(tmp_path / "models" / "tiny48", size=48)
     models = load_models([str(name)], options(tmp_path))
     result = phototour.run(models, [tour], options(tmp_path))
-    opened = phototour.PhotoTour.open(tour)
+    opened = PhotoTour.open(tour)
     sheets = np.concatenate([opened.sheet(0), opened.sheet(1)])
     rows = models[-1].descriptor.describe_patches(resample(sheets, 48)[:, None])
     pairs = opened.pairs()
