@@ -6,39 +6,39 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 HOST ?= 127.0.0.1
 PORT ?= 8000
 
-.PHONY: help install serve test test-all test-nightly test-opencv4 gpu-check lint bench clean
+.PHONY: help install serve test test-all test-nightly test-opencv4 gpu-check lint docs docs-serve bench clean
 
-help: ## list the targets
+help: ## list these targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# What serving needs: no torch, no test tools.
+# Packages for serving: no PyTorch, no test tools.
 $(VENV)/.serve: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[cpu]'
 	@touch $@
 
-# Everything: serving, training and the checks.
+# Packages for serving, training, the checks and the documentation.
 $(VENV)/.full: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[cpu,train,dev]'
+	$(PIP) -e '.[cpu,train,dev,docs]'
 	@touch $@ $(VENV)/.serve
 
-install: $(VENV)/.full ## everything into .venv, at the locked versions
+install: $(VENV)/.full ## install everything into .venv, at the pinned versions
 
-serve: $(VENV)/.serve ## start the service on the shipped model
+serve: $(VENV)/.serve ## start the service with the shipped models (HOST, PORT)
 	$(BIN)/matchserve serve --host $(HOST) --port $(PORT)
 
-lint: $(VENV)/.full ## ruff, mypy, import-linter
+lint: $(VENV)/.full ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint ## all checks and the fast tests
+test: lint ## run all checks and the fast tests, with coverage
 	$(BIN)/pytest -n 2 -m 'not slow and not nightly'
 
-test-all: lint ## all checks and every test but the nightly ones
+test-all: lint ## run all checks and all tests except the nightly ones
 	$(BIN)/pytest -n 2 -m 'not nightly'
 
 test-nightly: $(VENV)/.full ## install the GPU packages in a clean folder and load them (4 GB)
@@ -48,14 +48,21 @@ test-nightly: $(VENV)/.full ## install the GPU packages in a clean folder and lo
 gpu-check: ## run the ten commands of the GPU checklist
 	$(PYTHON) -m tests.gpu.checklist
 
-# The oldest OpenCV that works with NumPy 2, laid over the environment.
-test-opencv4: $(VENV)/.full ## the core's tests on OpenCV 4
+# The oldest OpenCV that works with NumPy 2, in a folder that is searched before .venv.
+test-opencv4: $(VENV)/.full ## run the tests of vision on OpenCV 4
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/opencv4 opencv-python-headless==4.10.0.84
 	PYTHONPATH=$(VENV)/opencv4 $(BIN)/python -c 'import cv2; assert cv2.__version__.startswith("4."), cv2.__version__'
 	PYTHONPATH=$(VENV)/opencv4 $(BIN)/pytest -n 2 -m 'not slow' tests/unit/matchserve tests/property
 
-bench: $(VENV)/.full ## time every stage against OpenCV's SIFT in one run
+# The variable turns off a notice about another documentation tool.
+docs: $(VENV)/.full ## build the documentation site in site/, without network access
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.full ## show the documentation on http://127.0.0.1:8001 while you edit it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
+
+bench: $(VENV)/.full ## time every stage, compared with OpenCV's SIFT
 	$(BIN)/matchserve bench
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* dist build site

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -28,18 +28,27 @@ def free_port() -> int:
 class ServerProcess:
     """`matchserve serve` as anybody starts it."""
 
-    def __init__(self, log: Path, **settings: object) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *,
+        options: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        **settings: object,
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = log
         if "models_dir" in settings:  # a folder of one's own lacks the shipped default
             settings = {"default_model": "rootsift", **settings}
         clean = {k: v for k, v in os.environ.items() if not k.startswith("MATCHSERVE_")}
-        variables = {f"MATCHSERVE_{k.upper()}": str(v) for k, v in settings.items()}
+        set_here = {f"MATCHSERVE_{k.upper()}": str(v) for k, v in settings.items()}
         with log.open("wb") as sink:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "matchserve", "serve", "--port", str(self.port)],
-                env={**clean, **variables, "MATCHSERVE_LOG_FORMAT": "json"},
+                [sys.executable, "-m", "matchserve", "serve", *options, "--port", str(self.port)],
+                env={**clean, **set_here, **(variables or {}), "MATCHSERVE_LOG_FORMAT": "json"},
+                cwd=cwd,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
             )

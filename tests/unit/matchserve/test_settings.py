@@ -9,8 +9,6 @@ import pytest
 from matchserve.errors import InvalidParameter
 from matchserve.settings import PREFIX, Settings, load_settings, to_environment
 
-OPERATIONS = Path(__file__).resolve().parents[3] / "docs" / "operations" / "index.md"
-
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,9 +59,3 @@ def test_slots_follow_the_machine_and_the_settings() -> None:
     assert default.megapixels > 1
     chosen = Settings(max_running=3, max_waiting=0, max_running_megapixels=7).slots()
     assert (chosen.running, chosen.waiting, chosen.megapixels) == (3, 0, 7)
-
-
-def test_every_setting_is_documented() -> None:
-    text = OPERATIONS.read_text(encoding="utf-8")
-    missing = [n for n in Settings.model_fields if f"`{PREFIX}{n.upper()}`" not in text]
-    assert not missing

@@ -1,0 +1,1 @@
+"""Reference pages made from the code while the site is built."""

@@ -1,0 +1,73 @@
+"""Which commands of the documentation are run as printed, run smaller, or not run, and why."""
+
+from __future__ import annotations
+
+NOT_RUN = {
+    "make test": "runs this test",
+    ". .venv/bin/activate": "the environment of the tests is active already",
+    "pip install '.[cpu]' -c constraints.txt": "downloads packages",
+    "pip install '.[gpu]' -c constraints.txt": "downloads packages",
+    "pip install '.[cpu,train]' -c constraints.txt": "downloads packages",
+    "docker build --target cpu -t matchserve:cpu .": "needs a container engine",
+    "docker build --target gpu -t matchserve:gpu .": "needs a container engine",
+    "docker compose up": "needs a container engine",
+    "docker compose --profile gpu up gpu": "needs a container engine and a GPU",
+    'docker run -p 8000:8000 -v "$PWD/my-models:/models:ro" -e MATCHSERVE_MODELS_DIR=/models '
+    "-e MATCHSERVE_DEFAULT_MODEL=first-model matchserve:cpu": "needs a container engine",
+    "kubectl apply -f deploy/kubernetes.yaml": "needs a cluster",
+    "python -m training verify hardnet": (
+        "trains for half a minute; tests/unit/training/test_cli.py runs a smaller case"
+    ),
+    "python -m training evaluate compact --benchmark speed --data photos --threads 1": (
+        "times for half a minute; tests/unit/training/evaluation/test_benchmarks.py runs it smaller"
+    ),
+    "python -m training data phototour --data-dir liberty -o stores/liberty": (
+        "needs the PhotoTour data; tests/unit/training/data/test_public.py imports a small one"
+    ),
+    "python -m training data hpatches --data-dir hpatches-release -o stores/hpatches": (
+        "needs the HPatches data; tests/unit/training/data/test_public.py imports a small one"
+    ),
+}
+
+INSTEAD = {"make serve": "make -n serve"}
+
+TINY_DATA = "--set data.train.0.path=synthetic:1:80 --set data.validation.0.path=synthetic:2:40"
+TINY_RUN = "--set run.steps=4 --set run.batch=16 --set run.validate_every=4"
+
+TINY_VIEWS = "--levels easy,hard --max-classes 60 --workers 1"
+
+# The same command on less: options that are appended.
+SMALLER = {
+    "python -m training data photos photos -o stores/patches --magnification 20": TINY_VIEWS,
+    "python -m training data photos photos -o stores/photos --magnification 20": TINY_VIEWS,
+    "python -m training data photos photos -o stores/all --magnification 20": TINY_VIEWS,
+    "python -m training data photos photos -o stores/all-mine --magnification 36 --size 48": (
+        TINY_VIEWS
+    ),
+    "python -m training data sequences photos -o all-sequences": "--levels easy --workers 1",
+    "python -m training data sequences photos -o sequences --only stores/held-out": (
+        "--levels easy --workers 1"
+    ),
+    "python -m training data scenes scenes/* -o stores/scenes --workspace work "
+    "--magnification 20": "--max-keypoints 1500 --workers 1",
+    "python -m training evaluate ./mine --benchmark homography --data sequences": (
+        "--max-keypoints 200"
+    ),
+    "python -m training evaluate compact ./mine --benchmark homography --data sequences "
+    "--json result.json": "--max-keypoints 200",
+    "python -m training evaluate ./mine --benchmark pairs --data stores/held-out": "--limit 1000",
+    "python -m training evaluate ./mine --benchmark rotation --data photos": (
+        "--limit 1 --max-keypoints 100"
+    ),
+    "python -m training train synthetic": f"{TINY_RUN} {TINY_DATA}",
+    "python -m training train sdgm-cpu --set data.train.0.path=stores/photos "
+    "--set data.validation.0.path=stores/held-out": TINY_RUN,
+    "python -m training train sdgm-cpu --set data.train.0.path=stores/photos": TINY_RUN,
+    "python -m training train compact-tune": TINY_RUN,
+    "python -m training calibrate ./mine --scenes scenes --workspace work --photos photos "
+    "--pairs 40": "--pairs 20 --keypoints 300",
+    "python -m training calibrate ./mine --scenes scenes --workspace work --photos photos "
+    "--pairs 40 --write": "--pairs 20 --keypoints 300",
+    "python -m training export runs/sdgm-cpu -o mine-int8 --int8": "--max-loss 100",
+    "./describe a.jpg": "http://localhost:8000",
+}
