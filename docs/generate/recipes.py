@@ -1,13 +1,11 @@
-"""The table of training recipes, as `python -m training recipes` lists them."""
+"""The table of training recipes."""
 
 from __future__ import annotations
 
-from typer.testing import CliRunner
-
-from training.cli import app
+from training.recipes.reading import shipped_recipes
 
 
 def table() -> str:
-    """Return what `python -m training recipes` prints, as a code block."""
-    result = CliRunner().invoke(app, ["recipes"], env={"COLUMNS": "100", "TERM": "dumb"})
-    return f"```text\n{result.output.rstrip()}\n```"
+    """Tabulate every shipped recipe with its description."""
+    rows = [f"| `{name}` | {text} |" for name, text in shipped_recipes().items()]
+    return "\n".join(["| recipe | description |", "|---|---|", *rows])

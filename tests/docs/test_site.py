@@ -70,3 +70,7 @@ def test_every_route_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
         len(methods) for methods in http_api.schema()["paths"].values()
     )
     assert "`threshold_px`" in text
+
+
+def test_every_setting_has_a_description() -> None:
+    assert not [name for name, field in Settings.model_fields.items() if not field.description]
