@@ -27,7 +27,7 @@ from matchserve.models.registry import load_descriptor
 from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image, Matches, MatchResult, Verification
 from matchserve.vision import geometry, matching
-from matchserve.vision.decode import ExifPolicy, decode, from_array
+from matchserve.vision.decode import Decoder, ExifPolicy, InProcessDecoder, from_array
 from matchserve.vision.evidence import gather
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL, DetectOptions, detect
@@ -92,11 +92,13 @@ class Matcher:
         limits: Limits = LIBRARY_LIMITS,
         cache: FeatureCache | None = None,
         executor: Executor | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
         """Load `model`: a name, a path to a model directory, or a loaded descriptor.
 
         `cache` keeps the features of encoded images that were described before. `executor` runs
-        the second image of a pair; without one, each call starts a thread for it.
+        the second image of a pair; without one, each call starts a thread for it. `decoder` decodes
+        images; without one, they are decoded in this process.
 
         Raises:
             UnknownModel: there is no model of that name.
@@ -112,6 +114,7 @@ class Matcher:
         self.limits = limits
         self._cache = cache
         self._executor = executor
+        self._decoder = decoder or InProcessDecoder(limits)
 
     def match(
         self,
@@ -164,7 +167,9 @@ class Matcher:
         """
         return self._match(features0, features1, options, call or Call())
 
-    def load(self, source: ImageSource, options: Options = DEFAULT_OPTIONS) -> Image:
+    def load(
+        self, source: ImageSource, options: Options = DEFAULT_OPTIONS, call: Call | None = None
+    ) -> Image:
         """Decode an image as `match` does.
 
         Raises:
@@ -177,7 +182,10 @@ class Matcher:
         if isinstance(source, np.ndarray):
             return from_array(source, max_side=max_side, limits=self.limits)
         data = self._encoded(source)
-        return decode(data, exif=options.exif, max_side=max_side, limits=self.limits)
+        deadline = (call or Call()).clock.deadline
+        return self._decoder.decode(
+            data, exif=options.exif, max_side=max_side, deadline=deadline
+        )
 
     def _encoded(self, source: ImageSource) -> bytes | bytearray | memoryview:
         """Return the bytes of an encoded image."""
@@ -209,7 +217,7 @@ class Matcher:
             if cached is not None:
                 return cached
         with call.clock.stage("decode"):
-            return _Loaded(self.load(source, options), key)
+            return _Loaded(self.load(source, options, call), key)
 
     def _cache_key(self, data: bytes | bytearray | memoryview, options: Options) -> Any:
         card = self.descriptor.card

@@ -23,6 +23,7 @@ from matchserve.models.descriptor import Descriptor
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from matchserve.models.registry import list_models, load_descriptor, provider_for
 from matchserve.types import Image, Keypoints, UInt8
+from matchserve.vision.decode import Decoder
 from matchserve.vision.patches import crop
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class MatcherResources:
     limits: Limits = SERVICE_LIMITS
     cache: FeatureCache | None = None
     executor: Executor | None = None
+    decoder: Decoder | None = None
 
 
 class ServedModel:
@@ -74,6 +76,7 @@ class ServedModel:
             limits=resources.limits,
             cache=resources.cache,
             executor=resources.executor,
+            decoder=resources.decoder,
         )
 
     @property

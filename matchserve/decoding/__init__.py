@@ -1,0 +1,1 @@
+"""Decode images in processes that can be killed."""
