@@ -6,18 +6,20 @@ Coordinates are pixels of the image as sent; the centre of the top-left pixel is
 from __future__ import annotations
 
 import io
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
+from matchserve.archives import read_npz
 from matchserve.errors import InvalidParameter
 from matchserve.files import read_file
 from matchserve.types import Features, Keypoints, MatchResult, is_unit_length
 
 COORDINATES = "pixel_center_0"
+MAX_FEATURES_BYTES = 1 << 30
+"""Maximum size of the arrays of described images in a file."""
 _DIGITS = 3
 
 
@@ -118,18 +120,14 @@ def features_npz(features: Features) -> bytes:
     return npz_bytes({k: np.asarray(v) for k, v in features_fields(features).items()})
 
 
-def features_from_npz(data: bytes) -> Features:
+def features_from_npz(data: bytes, max_bytes: int = MAX_FEATURES_BYTES) -> Features:
     """Decode features from npz.
 
     Raises:
         InvalidParameter: the data are not such an archive, or the arrays contradict each other.
+        PayloadTooLarge: the arrays would have more than `max_bytes`.
     """
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            fields = {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidParameter("not an npz archive of plain arrays") from error
-    return features_from_fields(fields)
+    return features_from_fields(read_npz(data, max_bytes))
 
 
 def features_from_fields(fields: dict[str, Any]) -> Features:
@@ -155,7 +153,7 @@ def features_from_fields(fields: dict[str, Any]) -> Features:
         )
     except KeyError as error:
         raise InvalidParameter(f"the features have no field {error.args[0]!r}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidParameter(f"the features are not arrays as expected: {error}") from error
     if descriptors.dtype.kind not in "fu" or not np.isfinite(descriptors).all():
         raise InvalidParameter("descriptors must be finite floats, or packed bits as uint8")

@@ -92,13 +92,11 @@ class Matcher:
         limits: Limits = LIBRARY_LIMITS,
         cache: FeatureCache | None = None,
         executor: Executor | None = None,
-        decoder: Decoder | None = None,
     ) -> None:
         """Load `model`: a name, a path to a model directory, or a loaded descriptor.
 
         `cache` keeps the features of encoded images that were described before. `executor` runs
-        the second image of a pair; without one, each call starts a thread for it. `decoder` decodes
-        images; without one, they are decoded in this process.
+        the second image of a pair; without one, each call starts a thread for it.
 
         Raises:
             UnknownModel: there is no model of that name.
@@ -114,7 +112,8 @@ class Matcher:
         self.limits = limits
         self._cache = cache
         self._executor = executor
-        self._decoder = decoder or InProcessDecoder(limits)
+        self.decoder: Decoder = InProcessDecoder(limits)
+        """Decodes images; the service sets one whose processes can be killed."""
 
     def match(
         self,
@@ -183,9 +182,7 @@ class Matcher:
             return from_array(source, max_side=max_side, limits=self.limits)
         data = self._encoded(source)
         deadline = (call or Call()).clock.deadline
-        return self._decoder.decode(
-            data, exif=options.exif, max_side=max_side, deadline=deadline
-        )
+        return self.decoder.decode(data, exif=options.exif, max_side=max_side, deadline=deadline)
 
     def _encoded(self, source: ImageSource) -> bytes | bytearray | memoryview:
         """Return the bytes of an encoded image."""

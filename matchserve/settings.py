@@ -98,7 +98,8 @@ class Settings(BaseSettings):
     """Size of the cache of features of images seen before; 0 for none."""
 
     deadline_s: Seconds = 30.0
-    """Maximum time from the end of a request to its response."""
+    """Maximum time from a request's complete head to its response, with the time to receive its
+    body."""
     receive_s: Seconds = 15.0
     """Maximum time to receive a request."""
     send_s: Seconds = 30.0

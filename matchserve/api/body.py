@@ -1,4 +1,4 @@
-"""A request's body, bounded before and while it is read, whatever it says of itself."""
+"""Receive a request's body, bounded before and while it is read."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ RETRY_S = 1
 
 
 class BodyBudget:
-    """Bytes that all bodies may hold together; on the event loop only."""
+    """Maximum size of all bodies that are held at the same time; used on the event loop only."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.held = 0
 
     def add(self, count: int) -> None:
-        """Count bytes that are held from now on.
+        """Count received bytes; the caller subtracts them from `held` at the end.
 
         Raises:
-            Overloaded: together with the others they are too many.
+            Overloaded: all bodies together would be too large.
         """
         if self.held + count > self.max_bytes:
             raise Overloaded(
@@ -43,21 +43,26 @@ class BodyBudget:
 
 
 @asynccontextmanager
-async def received(request: Request, max_bytes: int, budget: BodyBudget) -> AsyncIterator[bytes]:
-    """The whole body, counted against `budget` until the block ends.
+async def received(
+    request: Request, max_bytes: int, budget: BodyBudget
+) -> AsyncIterator[bytearray]:
+    """Receive a whole body, which counts against `budget` until the block ends.
 
-    Nothing here keeps it: a caller that has parsed it lets it go while its request waits.
+    Nothing here keeps the body: a caller that has parsed it drops it while its request waits.
 
     Raises:
-        PayloadTooLarge: it is, or says it is, larger than `max_bytes`.
-        UnsupportedMedia: it is compressed.
+        PayloadTooLarge: the body is, or claims to be, larger than `max_bytes`.
+        UnsupportedMedia: the body is compressed.
+        Overloaded: all bodies together are too large.
+        ClientDeparted: the client closed the connection.
     """
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise UnsupportedMedia("compressed bodies are not read; send it as it is")
+        raise UnsupportedMedia("compressed bodies are not supported; send the body as it is")
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise too_large(int(length), max_bytes)
-    chunks: list[bytes] = []
+    # It grows chunk by chunk: joining 42 MB at the end would block the event loop.
+    body = bytearray()
     held = 0
     try:
         async for chunk in request.stream():
@@ -65,31 +70,26 @@ async def received(request: Request, max_bytes: int, budget: BodyBudget) -> Asyn
                 raise too_large(held + len(chunk), max_bytes)
             budget.add(len(chunk))
             held += len(chunk)
-            chunks.append(chunk)
-        yield _joined(chunks)
+            body += chunk
+        whole, body = body, bytearray()  # the caller has the only reference
+        yield whole
     except ClientDisconnect as error:
         raise ClientDeparted("the client closed the connection") from error
     finally:
         budget.held -= held
 
 
-def _joined(chunks: list[bytes]) -> bytes:
-    whole = b"".join(chunks)
-    chunks.clear()
-    return whole
-
-
 def too_large(value: int, limit: int) -> PayloadTooLarge:
-    """The error of a body or part of `value` bytes."""
+    """Return the error for a body or part of `value` bytes."""
     return PayloadTooLarge(f"{value} bytes were sent, at most {limit} are allowed",
                            limit=limit, value=value)  # fmt: skip
 
 
 def media_type(request: Request, allowed: tuple[str, ...]) -> str:
-    """The content type without its parameters.
+    """Return the content type without its parameters.
 
     Raises:
-        UnsupportedMedia: it is missing, or not one of `allowed`.
+        UnsupportedMedia: the content type is missing, or not one of `allowed`.
     """
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if sent not in allowed:
@@ -98,10 +98,10 @@ def media_type(request: Request, allowed: tuple[str, ...]) -> str:
 
 
 def boundary(request: Request) -> bytes:
-    """The boundary of a multipart body.
+    """Return the boundary of a multipart body.
 
     Raises:
-        InvalidMultipart: there is none.
+        InvalidMultipart: the content type names no boundary.
     """
     _, options = parse_options_header(request.headers.get("content-type"))
     if not options.get(b"boundary"):

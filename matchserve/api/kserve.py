@@ -171,14 +171,15 @@ _INFER: dict[str, Any] = {
 async def infer(request: Request, name: Name, version: str | None = None) -> Response:
     """Descriptors of a tensor of patches."""
     service = service_of(request)
+    service.start_deadline(request)
     with service.admission.arriving(request):
         model = _model(service, name, version)
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind not in (JSON, OCTETS):
             raise UnsupportedMedia(f"the body must be {JSON}, with or without binary tensors")
         async with received(request, service.settings.max_body_bytes, service.budget) as body:
-            parsed, patches = await service.run_in_thread(
-                _parse, body, request.headers.get(HEADER_LENGTH), model.card
+            parsed, patches = await service.parse(
+                request, _parse, body, request.headers.get(HEADER_LENGTH), model.card
             )
             del body
             check_patch_count(len(patches), service)
@@ -197,7 +198,9 @@ def _model(service: Service, name: str, version: str | None) -> ServedModel:
     return model
 
 
-def _parse(body: bytes, header_length: str | None, card: ModelCard) -> tuple[InferRequest, UInt8]:
+def _parse(
+    body: bytearray, header_length: str | None, card: ModelCard
+) -> tuple[InferRequest, UInt8]:
     """The JSON head and the patches, which are in it or follow it as bytes."""
     length = len(body)
     if header_length is not None:
@@ -214,7 +217,7 @@ def _parse(body: bytes, header_length: str | None, card: ModelCard) -> tuple[Inf
     return parsed.model_copy(update={"inputs": []}), patches
 
 
-def _patches(tensor: InputTensor, tail: bytes, card: ModelCard) -> UInt8:
+def _patches(tensor: InputTensor, tail: bytearray, card: ModelCard) -> UInt8:
     size = card.patch.size
     count = tensor.shape[0]
     if tensor.name != INPUT or tensor.shape[1:] not in ([1, size, size], [size, size]):

@@ -17,6 +17,7 @@ from matchserve.errors import InvalidParameter
 MAX_FIELDS = 16
 MAX_FIELD_BYTES = 16_384
 MAX_HEADERS, MAX_HEADER_BYTES = 8, 16_384
+_PART_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class FormLimits:
     max_file_bytes: int
 
 
-def parse_form(body: bytes, boundary: bytes, limits: FormLimits) -> Form:
+def parse_form(body: bytes | bytearray, boundary: bytes, limits: FormLimits) -> Form:
     """Parse a whole multipart body.
 
     Raises:
@@ -59,7 +60,9 @@ def parse_form(body: bytes, boundary: bytes, limits: FormLimits) -> Form:
             max_header_count=MAX_HEADERS,
             max_header_size=MAX_HEADER_BYTES,
         )
-        parser.write(body)
+        # In parts: searching a large part for the boundary holds the interpreter's lock.
+        for start in range(0, len(body), _PART_BYTES):
+            parser.write(bytes(body[start : start + _PART_BYTES]))
         parser.finalize()
     except FormParserError as error:
         raise InvalidMultipart("the body is not a well-formed multipart form") from error

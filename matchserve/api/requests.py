@@ -14,7 +14,6 @@ from matchserve.api.body import JSON, MULTIPART
 from matchserve.api.errors import MissingImage, invalid_parameter
 from matchserve.api.jsonbody import decode_base64, parse_object
 from matchserve.api.multipart import Form, FormLimits, parse_form
-from matchserve.api.npzbody import features_of_npz
 from matchserve.api.schemas import (
     DescribeFields,
     DescribeJson,
@@ -26,18 +25,18 @@ from matchserve.api.schemas import (
     MatchJson,
     field_limits,
 )
-from matchserve.encoding import features_from_fields
+from matchserve.encoding import features_from_fields, features_from_npz
 from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
 from matchserve.settings import BYTES_PER_MEGAPIXEL, Settings
 from matchserve.types import Features
-from matchserve.vision.decode import read_size
+from matchserve.vision.pixels import inspect
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 
 MAX_DESCRIPTOR_BYTES = 1 << 26
-# Measured maximum, for RGBA and 16-bit PNG; JPEG needs 4.
-DECODE_BYTES_PER_PIXEL = 20
+DECODE_BYTES_PER_PIXEL = {"JPEG": 8, "PNG": 20, "WEBP": 28}
+"""Memory that decoding takes, measured: RGBA and 16-bit PNG, CMYK and progressive JPEG."""
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Fields = TypeVar("Fields", bound=DetectFields)
@@ -49,7 +48,7 @@ CardOf = Callable[[str], ModelCard]
 class Body:
     """A received body, its media type and its multipart boundary."""
 
-    data: bytes
+    data: bytearray
     media_type: str
     boundary: bytes = b""
 
@@ -129,7 +128,7 @@ def parse_features_match(body: Body, settings: Settings, card_of: CardOf) -> Fea
     if missing:
         raise InvalidParameter(f"{missing[0]} was not sent")
     first, second = (
-        features_of_npz(form.files[name], name, settings.max_image_bytes)
+        _features_of_file(form.files[name], name, settings.max_image_bytes)
         for name in ("features0", "features1")
     )
     return FeaturesRequest((first, second), fields)
@@ -189,6 +188,13 @@ def _features(sent: FeaturesJson, card_of: CardOf) -> Features:
     return features_from_fields(fields)
 
 
+def _features_of_file(data: bytes, name: str, max_bytes: int) -> Features:
+    try:
+        return features_from_npz(data, max_bytes)
+    except InvalidParameter as error:
+        raise InvalidParameter(f"{name}: {error.message}") from error
+
+
 def _as_rows(rows: list[list[float]], dtype: np.dtype[Any]) -> NDArray[Any]:
     if len({len(row) for row in rows}) != 1:
         raise InvalidParameter("descriptors are not rows of one length")
@@ -240,8 +246,8 @@ def _check_limits(fields: DetectFields, settings: Settings) -> None:
 
 def _megapixels(image: bytes, fields: DetectFields, settings: Settings) -> float:
     """Return the megapixels that decide the memory: of the working copy or of the decoder."""
-    width, height = read_size(image, formats=FORMATS, limits=settings.limits())
+    name, (width, height) = inspect(image, formats=FORMATS, limits=settings.limits())
     side = fields.options(settings).max_side
     scale = min(1.0, side / max(width, height)) if side else 1.0
-    decoding = DECODE_BYTES_PER_PIXEL * 1e6 / BYTES_PER_MEGAPIXEL
+    decoding = DECODE_BYTES_PER_PIXEL[name] * 1e6 / BYTES_PER_MEGAPIXEL
     return width * height * max(scale * scale, decoding) / 1e6

@@ -17,8 +17,7 @@ from matchserve.api.errors import NotAcceptable
 from matchserve.drawing import draw_matches, png_bytes
 from matchserve.encoding import features_fields, npz_bytes, result_fields, result_npz, to_json
 from matchserve.models.card import ModelCard
-from matchserve.types import Features, MatchResult
-from matchserve.vision.decode import ExifPolicy, decode_colour
+from matchserve.types import Features, MatchResult, UInt8
 
 JSON = "application/json"
 NPZ = "application/x-npz"
@@ -89,9 +88,11 @@ def match_body(
     return encoded(fields, media_type)
 
 
-def picture(images: tuple[bytes, ...], result: MatchResult, exif: ExifPolicy) -> bytes:
+def picture(
+    images: tuple[bytes, ...], result: MatchResult, decode_colour: Callable[[bytes, int], UInt8]
+) -> bytes:
     """Draw the matches on both images, as PNG."""
-    colour0, colour1 = (decode_colour(i, exif=exif, max_side=DRAWING_SIDE) for i in images)
+    colour0, colour1 = (decode_colour(image, DRAWING_SIDE) for image in images)
     return png_bytes(draw_matches(colour0, colour1, result))
 
 

@@ -84,6 +84,7 @@ async def _parsed_body(
 ) -> AsyncIterator[T]:
     """Receive a body and parse it on a thread; its bytes count as held until the block ends."""
     service = service_of(request)
+    service.start_deadline(request)
     with service.admission.arriving(request):
         is_chunked = "transfer-encoding" in request.headers
         if not is_chunked and request.headers.get("content-length", "0") == "0":
@@ -92,7 +93,7 @@ async def _parsed_body(
         mark = boundary(request) if kind == MULTIPART else b""
         async with received(request, service.settings.max_body_bytes, service.budget) as data:
             body = Body(data, kind, mark)
-            parsed = await service.run_in_thread(parse, body)
+            parsed = await service.parse(request, parse, body)
             del data, body  # the parsed request holds the images; do not keep both while it waits
             yield parsed
 
@@ -211,7 +212,7 @@ async def patches(request: Request, model: Annotated[str, Query(max_length=256)]
         return (await service.run(request, FEATURES_MEGAPIXELS, work)).response()
 
 
-def as_patches(data: bytes, card: ModelCard, service: Service) -> UInt8:
+def as_patches(data: bytes | bytearray, card: ModelCard, service: Service) -> UInt8:
     """Return raw grey values as an array (N, 1, S, S).
 
     Raises:
@@ -248,6 +249,11 @@ async def _match_images(
     images = (parsed.images[0], parsed.images[1])
 
     def work(call: Call) -> EncodedResult:
+        def decode_colour(image: bytes, max_side: int) -> UInt8:
+            return service.decoders.decode_colour(
+                image, exif=fields.exif, max_side=max_side, deadline=call.clock.deadline
+            )
+
         options = fields.options(service.settings)
         result = model.matcher.match(*images, options, call)
         with call.clock.stage("encode"):
@@ -255,7 +261,7 @@ async def _match_images(
                 result,
                 wanted,
                 options.detect.max_keypoints,
-                lambda: picture(images, result, fields.exif),
+                lambda: picture(images, result, decode_colour),
             )
         service.metrics.observe_result(result)
         return EncodedResult(body, wanted, call.clock.timings_ms())

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from matchserve import defaults
-from matchserve.limits import MIN_WORKING_SIDE
+from matchserve.limits import LIBRARY_LIMITS, MIN_WORKING_SIDE
 from matchserve.matcher import Options
 from matchserve.settings import Settings
 from matchserve.types import DescriptorKind
@@ -20,6 +20,11 @@ Base64 = Annotated[
     str,
     Field(description="Base64, or a data URL with base64.", json_schema_extra={"format": "byte"}),
 ]
+# Validation stops at the first wrong item: a million of them would be a million error objects.
+_FEW_ROWS = Field(max_length=LIBRARY_LIMITS.max_keypoints, fail_fast=True)
+Point = Annotated[list[float], Field(min_length=2, max_length=2, fail_fast=True)]
+Row = Annotated[list[float], Field(max_length=4096, fail_fast=True)]
+Column = Annotated[list[float], _FEW_ROWS]
 ServiceVerify = Literal["none", "homography", "fundamental"]
 
 
@@ -140,19 +145,19 @@ class FeaturesJson(Strict):
         Field(max_length=128, description="Identifies the model file that made the descriptors."),
     ] = ""
     image_size: Annotated[list[int], Field(min_length=2, max_length=2)]
-    keypoints: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
+    keypoints: Annotated[list[Point], _FEW_ROWS]
     descriptors: Annotated[
-        list[list[float]] | Base64,
+        Annotated[list[Row], _FEW_ROWS] | Base64,
         Field(description="Rows of floats, or base64 of the rows: little-endian float32, "
               "or packed bits for a binary model."),
     ]  # fmt: skip
     coordinate_convention: Literal["pixel_center_0"] = "pixel_center_0"
-    scales: list[float] | None = None
-    orientations: list[float] | None = None
-    scores: list[float] | None = None
+    scales: Column | None = None
+    orientations: Column | None = None
+    scores: Column | None = None
     working_size: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
     truncated: bool = False
-    timings_ms: dict[str, float] = Field(default_factory=dict)
+    timings_ms: Annotated[dict[str, float], Field(max_length=32)] = Field(default_factory=dict)
 
 
 class MatchJson(MatchFields):

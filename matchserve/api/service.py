@@ -13,7 +13,9 @@ from starlette.requests import Request
 from matchserve.api.access import Access, KeyRing, RateLimit
 from matchserve.api.body import BodyBudget
 from matchserve.api.metrics import Metrics
+from matchserve.api.requests import FORMATS
 from matchserve.clock import Call, ClientDeparted, Deadline, StageClock
+from matchserve.decoding.pool import DecoderPool
 from matchserve.engine.admission import Admission
 from matchserve.engine.served_models import (
     LoadOptions,
@@ -24,6 +26,8 @@ from matchserve.engine.served_models import (
 )
 from matchserve.engine.workers import run_in_slot
 from matchserve.errors import (
+    CapacityError,
+    DeadlineExceeded,
     InvalidParameter,
     ModelError,
     ProviderUnavailable,
@@ -62,17 +66,25 @@ class Service:
         self.cache = FeatureCache(settings.cache_bytes, self._count_lookup)
         # One thread: only a request that runs alone has both its images described at once.
         self._second_image = ThreadPoolExecutor(1, thread_name_prefix="matchserve-image")
-        self.models = self._load_models()
         self.admission = Admission(settings.slots())
+        # One per running request, and two for the two images of a lone request.
+        self.decoders = DecoderPool(
+            max(self.admission.slots.running, min(2, settings.lone_threads())),
+            settings.limits(),
+            FORMATS,
+        )
+        self.models = self._load_models()
         self.budget = BodyBudget(settings.max_inflight_bytes)
         self.is_draining = False
         self._executor = ThreadPoolExecutor(
             self.admission.slots.running, thread_name_prefix="matchserve-request"
         )
-        # Few, because every thread keeps its own heap; two, so that a probe does not delay parsing.
+        # Few, because every thread keeps its own heap.
         self._helpers = ThreadPoolExecutor(
             max(2, settings.cpus()), thread_name_prefix="matchserve-helper"
         )
+        # A probe must not wait behind bodies that are parsed.
+        self._prober = ThreadPoolExecutor(1, thread_name_prefix="matchserve-probe")
         self._probing: asyncio.Future[None] | None = None
         self._watch()
 
@@ -90,13 +102,35 @@ class Service:
             raise type(model)(model.message)
         return model
 
+    def start_deadline(self, request: Request) -> None:
+        """Start the time of a request, which includes receiving and parsing its body."""
+        request.state.deadline = Deadline(self.settings.deadline_s)
+
+    async def parse(
+        self, request: Request, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Parse a body on a thread.
+
+        Raises:
+            DeadlineExceeded: no thread was free in time.
+            MatchServeError: an error of `work`.
+        """
+        deadline: Deadline = request.state.deadline
+        parsed = asyncio.ensure_future(self.run_in_thread(work, *args, **kwargs))
+        try:
+            return await asyncio.wait_for(parsed, deadline.remaining_s())
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"the request took longer than {deadline.seconds:g} s", limit=deadline.seconds
+            ) from error
+
     async def run(self, request: Request, megapixels: float, work: Work[T]) -> T:
         """Wait for a slot and run `work` in it, as long as the client waits.
 
         Raises:
             MatchServeError: no slot, no time, the client is gone, or an error of `work`.
         """
-        deadline = Deadline(self.settings.deadline_s)
+        deadline: Deadline = request.state.deadline
         task = asyncio.ensure_future(self._admitted(request, megapixels, deadline, work))
         departure = asyncio.ensure_future(_departure(request))
         try:
@@ -118,9 +152,12 @@ class Service:
         """
         if self.is_draining:
             raise ShuttingDown("the service is shutting down")
+        if self.admission.is_stuck:
+            raise CapacityError("every slot is held by a request that is past its deadline")
         if self._probing is None or self._probing.done():
             probe = self.model("").probe
-            self._probing = asyncio.ensure_future(self.run_in_thread(probe, PROBE_TIMEOUT_S))
+            loop = asyncio.get_running_loop()
+            self._probing = loop.run_in_executor(self._prober, probe, PROBE_TIMEOUT_S)
         await asyncio.shield(self._probing)
 
     async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -132,8 +169,9 @@ class Service:
         """Refuse new requests and stop the threads."""
         self.is_draining = True
         self.admission.close()
-        for executor in (self._executor, self._helpers, self._second_image):
+        for executor in (self._executor, self._helpers, self._prober, self._second_image):
             executor.shutdown(wait=False, cancel_futures=True)
+        self.decoders.close()
         for model in self.models.values():
             if isinstance(model, ServedModel):
                 model.batcher.close()
@@ -153,7 +191,9 @@ class Service:
 
     def _load_models(self) -> Models:
         settings = self.settings
-        resources = MatcherResources(settings.limits(), self.cache, self._second_image)
+        resources = MatcherResources(
+            settings.limits(), self.cache, self._second_image, self.decoders
+        )
         options = LoadOptions(
             settings.models_dir, settings.provider, settings.batch_policy(), resources
         )
@@ -181,6 +221,7 @@ class Service:
         watch("requests_waiting", "Number of waiting requests.", lambda: self.admission.waiting)
         watch("inflight_bytes", "Size of all held request bodies.", lambda: self.budget.held)
         watch("feature_cache_bytes", "Size of cached features.", lambda: self.cache.bytes_held)
+        watch("decoder_kills", "Number of killed decoders.", lambda: self.decoders.kills)
         watch("queue_patches", "Number of patches that wait.", self._queue_depth)
 
     def _queue_depth(self) -> float:

@@ -53,7 +53,7 @@ def _decode(request: DecodeRequest, shared: int) -> bytes:
         pixels = np.ascontiguousarray(decode_pixels(_read(shared, request.size), request.options))
     except ImageError as error:
         return error_line(error)
-    view = memoryview(pixels).cast("B")
+    view = pixels.data.cast("B")
     written = 0
     while written < len(view):
         written += os.pwrite(shared, view[written:], written)

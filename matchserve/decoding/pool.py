@@ -194,7 +194,7 @@ class _Decoder:
         pixels = np.empty(shape, np.uint8)
         if os.fstat(self._shared).st_size != pixels.nbytes:
             raise CorruptImage("the image broke its decoder")
-        _read_into(self._shared, memoryview(pixels).cast("B"))
+        _read_into(self._shared, pixels.data.cast("B"))
         if pixels.nbytes > _KEPT_BYTES:
             os.ftruncate(self._shared, 0)
         return pixels

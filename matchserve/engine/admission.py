@@ -20,6 +20,10 @@ from matchserve.errors import DeadlineExceeded, ImageTooLarge, Overloaded, Shutt
 MIN_RETRY_S, MAX_RETRY_S = 1, 30
 # Waiting requests hold encoded images only, so more megapixels may wait than run.
 WAITING_SHARE = 8
+# A waiting request that does not fit in memory may be passed by this many smaller ones.
+MAX_PASSING = 8
+# A request that holds its slot this long after its deadline is stuck.
+OVERDUE_S = 1.0
 # A body that takes longer to arrive no longer reserves a slot: otherwise a few slow clients could
 # block all others.
 ARRIVAL_S = 0.5
@@ -38,6 +42,8 @@ class Slots:
 class _Waiter:
     granted: asyncio.Future[Slot]
     megapixels: float
+    ends_at: float
+    passed_by: int = 0
 
 
 class Slot:
@@ -46,11 +52,13 @@ class Slot:
     def __init__(
         self,
         megapixels: float,
+        ends_at: float,
         *,
         is_alone: Callable[[], bool],
         on_release: Callable[[Slot], None],
     ) -> None:
         self.megapixels = megapixels
+        self.ends_at = ends_at
         self._is_alone = is_alone
         self._on_release: Callable[[Slot], None] | None = on_release
 
@@ -67,7 +75,10 @@ class Slot:
 
 
 class Admission:
-    """Admits requests in the order of arrival and refuses those that would wait too long."""
+    """Admits requests in the order of arrival and refuses those that would wait too long.
+
+    A request that waits for memory, not for a slot, may be passed by a few smaller ones.
+    """
 
     def __init__(self, slots: Slots, clock: Callable[[], float] = time.monotonic) -> None:
         self.slots = slots
@@ -90,6 +101,13 @@ class Admission:
         """Number of waiting requests."""
         return len(self._waiters)
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether every slot is held by a request that is past its deadline."""
+        overdue = self._clock() - OVERDUE_S
+        late = sum(slot.ends_at < overdue for slot in self._running)
+        return late >= self.slots.running
+
     def close(self) -> None:
         """Refuse new requests; those already admitted are still served."""
         self._is_closed = True
@@ -105,11 +123,12 @@ class Admission:
         """
         self._arrivals.pop(who, None)
         self._refuse(megapixels)
-        if not self._waiters and self._fits(megapixels):
-            return self._grant(megapixels)
+        ends_at = self._clock() + timeout_s
+        if self._fits(megapixels) and self._may_pass(len(self._waiters)):
+            return self._grant(megapixels, ends_at)
         if len(self._waiters) >= self._max_waiting() or self._is_full(megapixels):
             raise self._overloaded()
-        waiter = _Waiter(asyncio.get_running_loop().create_future(), megapixels)
+        waiter = _Waiter(asyncio.get_running_loop().create_future(), megapixels, ends_at)
         self._waiters.append(waiter)
         try:
             return await asyncio.wait_for(asyncio.shield(waiter.granted), timeout_s)
@@ -184,8 +203,8 @@ class Admission:
         waiting = sum(waiter.megapixels for waiter in self._waiters)
         return waiting + megapixels > WAITING_SHARE * self.slots.megapixels
 
-    def _grant(self, megapixels: float) -> Slot:
-        slot = Slot(megapixels, is_alone=self._is_alone, on_release=self._released)
+    def _grant(self, megapixels: float, ends_at: float) -> Slot:
+        slot = Slot(megapixels, ends_at, is_alone=self._is_alone, on_release=self._released)
         self._running[slot] = self._clock()
         return slot
 
@@ -199,10 +218,26 @@ class Admission:
 
     def _admit(self) -> None:
         """Give free slots to waiting requests."""
-        # Strictly in order: small requests must not overtake a large one for ever.
-        while self._waiters and self._fits(self._waiters[0].megapixels):
-            waiter = self._waiters.popleft()
-            waiter.granted.set_result(self._grant(waiter.megapixels))
+        position = 0
+        while position < len(self._waiters) and len(self._running) < self.slots.running:
+            waiter = self._waiters[position]
+            if self._fits(waiter.megapixels) and self._may_pass(position):
+                del self._waiters[position]
+                waiter.granted.set_result(self._grant(waiter.megapixels, waiter.ends_at))
+            else:
+                position += 1
+
+    def _may_pass(self, position: int) -> bool:
+        """Count a request that passes all waiters before `position`, or return false.
+
+        Each waiter is passed a few times only: small requests must not delay a large one for ever.
+        """
+        before = [self._waiters[i] for i in range(position)]
+        if any(waiter.passed_by >= MAX_PASSING for waiter in before):
+            return False
+        for waiter in before:
+            waiter.passed_by += 1
+        return True
 
     def _leave(self, waiter: _Waiter) -> None:
         """Remove a waiter; if its slot was granted in the same moment, free the slot."""

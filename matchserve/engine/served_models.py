@@ -76,8 +76,9 @@ class ServedModel:
             limits=resources.limits,
             cache=resources.cache,
             executor=resources.executor,
-            decoder=resources.decoder,
         )
+        if resources.decoder is not None:
+            self.matcher.decoder = resources.decoder
 
     @property
     def card(self) -> ModelCard:

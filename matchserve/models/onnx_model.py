@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.archives import read_npz
 from matchserve.clock import Call
 from matchserve.errors import (
     InferenceFailed,
@@ -29,6 +28,7 @@ from matchserve.vision.patches import crop
 
 INPUT, OUTPUT = "patches", "descriptors"
 MAX_MODEL_BYTES = 200_000_000
+MAX_GOLDEN_BYTES = 100_000_000
 # Larger batches are not faster on a CPU, and memory grows with the batch.
 BATCH = 64
 # Golden descriptors come from another machine, whose kernels differ in the last digits.
@@ -103,9 +103,9 @@ class OnnxDescriptor:
     def _check_golden(self, data: bytes) -> None:
         """Describe the golden patches and compare with the recorded descriptors."""
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as golden:
-                patches, expected = golden["patches"], golden["descriptors"]
-        except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            golden = read_npz(data, MAX_GOLDEN_BYTES)
+            patches, expected = golden["patches"], golden["descriptors"]
+        except (KeyError, MatchServeError) as error:
             raise ModelCorrupt(f"{self.card.name}/{GOLDEN_FILE} is not readable") from error
         size = self.card.patch.size
         if patches.dtype != np.uint8 or patches.shape[1:] != (1, size, size) or not len(patches):

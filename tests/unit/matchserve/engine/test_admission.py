@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matchserve.engine.admission import ARRIVAL_S, Admission, Slot, Slots
+from matchserve.engine.admission import ARRIVAL_S, MAX_PASSING, OVERDUE_S, Admission, Slot, Slots
 from matchserve.errors import DeadlineExceeded, ImageTooLarge, Overloaded, ShuttingDown
 
 
@@ -49,6 +49,9 @@ def test_a_departed_large_request_leaves_room_for_those_behind_it() -> None:
         admission = Admission(Slots(running=4, waiting=4, megapixels=10))
         running = await admission.enter(8, 1)
         large = asyncio.create_task(admission.enter(8, 5))
+        await asyncio.sleep(0)
+        for _ in range(MAX_PASSING):
+            (await admission.enter(1, 5)).release()
         small = asyncio.create_task(admission.enter(1, 5))
         await asyncio.sleep(0)
         assert not small.done()
@@ -143,12 +146,69 @@ def test_large_images_run_alone_and_too_large_ones_never() -> None:
         other = asyncio.create_task(admission.enter(2, 5))
         small = asyncio.create_task(admission.enter(0.5, 5))
         await asyncio.sleep(0)
-        assert admission.waiting == 2  # the small one does not overtake
+        assert admission.waiting == 1  # the small one passes: it fits beside the big one
         big.release()
         await asyncio.gather(other, small)
         with pytest.raises(ImageTooLarge) as refusal:
             await admission.enter(10.5, 1)
         assert (refusal.value.limit, refusal.value.value) == (10, 10.5)
+
+    run(body())
+
+
+def test_small_requests_pass_a_large_one_into_slots_that_it_cannot_use() -> None:
+    """Three pairs of 12 megapixels made small requests wait for seconds while slots were free."""
+
+    async def body() -> None:
+        admission = Admission(Slots(running=4, waiting=20, megapixels=30))
+        running = await admission.enter(24, 1)
+        large = [asyncio.create_task(admission.enter(24, 9)) for _ in range(2)]
+        await asyncio.sleep(0)
+        small = await asyncio.wait_for(admission.enter(1, 5), 1)
+        assert admission.waiting == 2
+        small.release()
+        running.release()
+        (await large[0]).release()
+        (await large[1]).release()
+
+    run(body())
+
+
+def test_small_requests_do_not_delay_a_large_one_for_ever() -> None:
+    async def body() -> None:
+        admission = Admission(Slots(running=4, waiting=20, megapixels=10))
+        held = [await admission.enter(3, 1) for _ in range(2)]
+        large = asyncio.create_task(admission.enter(9, 30))
+        await asyncio.sleep(0)
+        passed = 0
+        for _ in range(3 * MAX_PASSING):
+            small = asyncio.create_task(admission.enter(1, 30))
+            await asyncio.sleep(0)
+            if not small.done():
+                break
+            passed += 1
+            held.append(small.result())
+            held.pop(0).release()
+        assert passed <= MAX_PASSING
+        for slot in held:
+            slot.release()
+        (await asyncio.wait_for(large, 1)).release()
+
+    run(body())
+
+
+def test_slots_that_are_all_overdue_are_stuck() -> None:
+    async def body() -> None:
+        now = 0.0
+        admission = Admission(Slots(running=2, waiting=2, megapixels=10), clock=lambda: now)
+        first = await admission.enter(1, 5)
+        await admission.enter(1, 7)
+        now = 5.1 + OVERDUE_S
+        assert not admission.is_stuck
+        now = 7.1 + OVERDUE_S
+        assert admission.is_stuck
+        first.release()
+        assert not admission.is_stuck
 
     run(body())
 

@@ -1,0 +1,60 @@
+"""Read npz archives from outside: bounded before anything of them is unpacked."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve.errors import InvalidParameter, PayloadTooLarge
+
+MAX_ARRAYS = 32
+# A member's entry in the directory: 46 bytes, a name, and extra fields of some writers.
+_MAX_DIRECTORY_BYTES = 512 * MAX_ARRAYS
+_END_BYTES, _LOCATOR_BYTES = 22, 20
+
+
+def read_npz(data: bytes, max_bytes: int) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an npz archive by name.
+
+    Raises:
+        PayloadTooLarge: the arrays would have more than `max_bytes`; 400 kB can unpack to 400 MB.
+        InvalidParameter: the bytes are not an npz archive of a few plain arrays.
+    """
+    _check_directory(data)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+        unpacked = sum(member.file_size for member in members)
+        if unpacked > max_bytes:
+            raise PayloadTooLarge(
+                f"the archive unpacks to {unpacked} bytes, at most {max_bytes} are allowed",
+                limit=max_bytes,
+                value=unpacked,
+            )
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (InvalidParameter, PayloadTooLarge):
+        raise
+    except (
+        *(ValueError, TypeError, KeyError, OSError, EOFError, NotImplementedError, RuntimeError),
+        *(struct.error, zlib.error, zipfile.BadZipFile, MemoryError, SyntaxError),
+    ) as error:
+        # zlib, zipfile and NumPy each raise errors of their own for damaged archives.
+        raise InvalidParameter("not an npz archive of plain arrays") from error
+
+
+def _check_directory(data: bytes) -> None:
+    """Refuse a directory of many members: zipfile makes an object of each."""
+    end = data[-_END_BYTES:]
+    locator = data[-_END_BYTES - _LOCATOR_BYTES : -_END_BYTES]
+    if len(end) < _END_BYTES or end[:4] != b"PK\5\6" or locator[:4] == b"PK\6\7":
+        raise InvalidParameter("not an npz archive of plain arrays")
+    count, size = struct.unpack_from("<HI", end, 10)
+    if count > MAX_ARRAYS or size > _MAX_DIRECTORY_BYTES:
+        raise InvalidParameter(f"the archive holds more than {MAX_ARRAYS} arrays")
