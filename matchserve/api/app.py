@@ -39,6 +39,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.decoders.start()
         watch = asyncio.create_task(_watch(service))
         yield
         watch.cancel()

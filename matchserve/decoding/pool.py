@@ -35,7 +35,8 @@ class DecoderPool:
     """Decodes images in a fixed number of processes; safe to call from many threads."""
 
     def __init__(self, count: int, limits: Limits, formats: tuple[str, ...]) -> None:
-        """Start `count` processes; they import their libraries while the service starts."""
+        """Prepare a pool of `count` processes, which `start` or the first image starts."""
+        self._missing = count
         self._options = DecodeOptions(limits=limits, formats=formats)
         memory = MEMORY_BYTES_PER_PIXEL * limits.max_pixels + 4 * limits.max_image_bytes
         self._memory_bytes = memory
@@ -45,7 +46,12 @@ class DecoderPool:
         self._is_closed = False
         self.kills = 0
         """Number of processes killed so far because an image took too long."""
-        for _ in range(count):
+
+    def start(self) -> None:
+        """Start the processes, so that the first image does not wait for their imports."""
+        with self._lock:
+            missing, self._missing = self._missing, 0
+        for _ in range(missing):
             self._start()
 
     def decode(
@@ -75,6 +81,7 @@ class DecoderPool:
             for decoder in self._all:
                 decoder.kill()
             self._all.clear()
+            self._missing = 0
 
     def _run(self, data: Encoded, options: DecodeOptions, deadline: Deadline) -> UInt8:
         decoder = self._take(deadline)
@@ -93,6 +100,7 @@ class DecoderPool:
                 self._replace(decoder)
 
     def _take(self, deadline: Deadline) -> _Decoder:
+        self.start()
         while True:
             deadline.check()
             if self._is_closed:

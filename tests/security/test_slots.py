@@ -1,0 +1,115 @@
+"""Images that take too long: their slots become free, and honest requests are served."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from matchserve.pattern import generate
+from tests.conftest import encoded
+from tests.in_process import served
+from tests.security import corpus
+from tests.server_process import running_server
+
+SECONDS = 60.0
+GOOD = encoded(generate((160, 120), seed=1))
+
+
+def test_a_slot_is_free_one_second_after_the_deadline() -> None:
+    with served(default_model="rootsift", deadline_s=1, cache_bytes=0) as (client, service):
+        assert client.post("/v1/match", files={"image0": GOOD, "image1": GOOD}).status_code == 200
+        slow = corpus.scans_jpeg(99)  # as many scans as are allowed, 49 megapixels each
+        free_after = []
+
+        def attack() -> None:
+            files = {"image0": slow, "image1": slow}
+            httpx.post(f"{client.base_url}/v1/match", files=files, timeout=60)
+
+        for _ in range(2):
+            threads = [threading.Thread(target=attack) for _ in range(2)]
+            start = time.monotonic()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            while service.admission.running:
+                time.sleep(0.01)
+            free_after.append(time.monotonic() - start)
+        assert min(free_after) <= 1 + 1 + 0.5  # the deadline, a second, and a busy machine
+        answer = client.post("/v1/match", files={"image0": GOOD, "image1": GOOD})
+        assert answer.status_code == 200
+
+
+def test_readyz_says_when_every_slot_is_stuck(tmp_path: Path) -> None:
+    release = threading.Event()
+    with served(default_model="rootsift", deadline_s=0.3, max_running=1) as (client, service):
+        model = service.model("")
+
+        def hang(*_: object) -> None:
+            release.wait(30)
+
+        model.matcher.match = hang  # type: ignore[method-assign, assignment]
+        answer = client.post("/v1/match", files={"image0": GOOD, "image1": GOOD})
+        assert answer.status_code == 504
+        end = time.monotonic() + 10
+        while (status := client.get("/readyz").status_code) == 200 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert status == 503
+        release.set()
+        while service.admission.running and time.monotonic() < end:
+            time.sleep(0.01)
+        assert client.get("/readyz").status_code == 200
+
+
+@pytest.mark.slow
+def test_hostile_uploads_leave_honest_requests_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eight hostile uploads a second; the quiet machine is measured in the same run."""
+    images = [corpus.IMAGES[name]() for name in ("scans.jpg", "fill-4MB.jpg", "chunks.png",
+              "exif.png", "photoshop.jpg", "frames.webp", "text-bomb.png", "junk.jpg")]  # fmt: skip
+    with running_server(tmp_path, default_model="rootsift", cache_bytes=0) as server:
+        honest = {"image0": encoded(generate((640, 480), seed=1)), "image1": GOOD}
+
+        def timed() -> tuple[int, float]:
+            start = time.perf_counter()
+            answer = httpx.post(f"{server.url}/v1/match", files=honest, timeout=60)
+            return answer.status_code, time.perf_counter() - start
+
+        def measure(duration: float) -> tuple[list[int], list[float]]:
+            end = time.monotonic() + duration
+            seen = []
+            while time.monotonic() < end:
+                seen.append(timed())
+            return [s for s, _ in seen], [t for _, t in seen]
+
+        measure(3)
+        _, quiet = measure(SECONDS / 3)
+        stop = threading.Event()
+
+        def attack(number: int) -> None:
+            while not stop.wait(1.0):
+                files = {"image0": images[number], "image1": GOOD}
+                httpx.post(f"{server.url}/v1/match", files=files, timeout=60)
+
+        threads = [threading.Thread(target=attack, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        statuses, times = measure(SECONDS)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    ratio = float(np.percentile(times, 99) / np.percentile(quiet, 99))
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\n8 hostile uploads a second: {len(times)} honest requests, p99 {ratio:.2f} of the "
+            f"quiet machine, {statuses.count(429)} refused with 429"
+        )
+    assert set(statuses) <= {200, 429}
+    assert statuses.count(200) >= 0.9 * len(statuses)
+    assert ratio <= 3
