@@ -36,7 +36,8 @@ lint: $(VENV)/.full ## run ruff, mypy and import-linter
 	$(BIN)/lint-imports
 
 test: lint ## run all checks and the fast tests, with coverage
-	$(BIN)/pytest -n 2 -m 'not slow and not nightly'
+	$(BIN)/pytest -n 2 -m 'not slow and not nightly' --cov --cov-report=
+	@$(BIN)/python -m tests.coverage_floor
 
 test-all: lint ## run all checks and all tests except the nightly ones
 	$(BIN)/pytest -n 2 -m 'not nightly'
