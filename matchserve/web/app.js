@@ -7,19 +7,19 @@ const DEFAULTS = { model: "", verify: "fundamental", max_keypoints: "2048", rati
 const STAGES = ["decode", "detect", "crop", "infer", "describe", "match", "verify"];
 const STAGE_COLOURS = { cache: "#8d99a8", decode: "#5b8def", detect: "#12a683", crop: "#8ad0ff", infer: "#b57bee", describe: "#ffb000", match: "#ff7a59", verify: "#e0559a" };
 
-// What people can do about it, by the code of the problem.
+// What the user can do about an error, by its code.
 const ADVICE = {
   unsupported_format: "Please choose JPEG, PNG or WebP photographs.",
   corrupt_image: "The file seems damaged or cut off. Try to open and save it again.",
-  image_too_large: "Please choose a smaller image, or set a smaller working side.",
+  image_too_large: "Please choose a smaller image.",
   image_too_small: "Please choose a larger image.",
-  payload_too_large: "The files are too large together. Please choose smaller ones.",
+  payload_too_large: "The two files together are too large. Please choose smaller ones.",
   empty_image: "The file is empty.",
-  overloaded: "Everybody is matching right now. Please try again in a moment.",
-  rate_limited: "That was a little fast. Please try again in a moment.",
-  deadline_exceeded: "That took too long. Fewer keypoints or a smaller working side will help.",
-  unauthorized: "This server asks for an API key. Enter it under Options.",
-  unknown_model: "That model is not served any more. Please choose another.",
+  overloaded: "The server is busy. Please try again in a moment.",
+  rate_limited: "You have sent too many requests. Please wait a moment and try again.",
+  deadline_exceeded: "This took too long. Try fewer keypoints or a smaller longest side.",
+  unauthorized: "This server requires an API key. Enter it under Options.",
+  unknown_model: "This model is no longer available. Please choose another.",
 };
 
 const files = [null, null];
@@ -99,7 +99,7 @@ async function run() {
     if (!answer.ok) throw body;
     result = body;
     showResult();
-    say(`Done in ${((performance.now() - start) / 1000).toFixed(2)} s`);
+    say([`Done in ${((performance.now() - start) / 1000).toFixed(2)} s`, ...result.notes].join("; "));
   } catch (problem) {
     if (problem?.name === "AbortError") return;
     showProblem(problem);
@@ -156,11 +156,11 @@ function showResult() {
 
 function judged({ same_scene: p, geometry }) {
   if (p === null) {
-    // A model without a calibration has no opinion, however many inliers there are.
+    // Without a calibration there is no probability, however many inliers there are.
     return { text: geometry.kind === "none" ? "Not verified" : "Not calibrated", kind: "", probability: "" };
   }
-  const probability = `, ${Math.min(Math.max(p, 0.01), 0.99).toFixed(2)} the same`;
-  return p >= 0.5 ? { text: "Same scene", kind: "yes", probability } : { text: "Not the same", kind: "no", probability };
+  const probability = ` (probability ${Math.min(Math.max(p, 0.01), 0.99).toFixed(2)})`;
+  return p >= 0.5 ? { text: "Same scene", kind: "yes", probability } : { text: "Different scenes", kind: "no", probability };
 }
 
 function number(name, text, kind = "") {
@@ -169,8 +169,7 @@ function number(name, text, kind = "") {
 }
 
 function showTimings(timings) {
-  // "describe" holds "crop" and "infer" where a network describes.
-  const parts = STAGES.filter((s) => timings[s] > 0 && !(s === "describe" && timings.infer));
+  const parts = STAGES.filter((stage) => timings[stage] > 0);
   const sum = parts.reduce((total, s) => total + timings[s], 0) || 1;
   const bar = document.createElement("div");
   bar.className = "bar";
@@ -186,7 +185,7 @@ function showTimings(timings) {
   });
   if (!timings.detect) {
     const note = document.createElement("span");
-    note.textContent = "both images were seen before";
+    note.textContent = "features of both images were cached";
     legend.push(note);
   }
   $("timing").replaceChildren(bar, ...legend);
@@ -226,6 +225,18 @@ async function useSample() {
   await setImage(1, second);
 }
 
+async function loadLimits() {
+  const headers = $("key").value ? { "X-API-Key": $("key").value } : {};
+  const answer = await fetch("/info", { headers });
+  if (!answer.ok) return;
+  const { limits } = await answer.json();
+  const keypoints = $("max_keypoints");
+  keypoints.max = limits.max_keypoints;
+  keypoints.value = Math.min(keypoints.value, limits.max_keypoints);
+  $("max_side").max = limits.max_side;
+  $("max_side").placeholder = limits.working_side || "full size";
+}
+
 async function loadModels() {
   const headers = $("key").value ? { "X-API-Key": $("key").value } : {};
   const answer = await fetch("/v1/models", { headers });
@@ -258,7 +269,7 @@ function listen() {
   for (const name of Object.keys(DEFAULTS)) {
     $(name).addEventListener("change", () => { describeRequest(); run(); });
   }
-  $("key").addEventListener("change", () => { describeRequest(); loadModels(); });
+  $("key").addEventListener("change", () => { describeRequest(); loadModels(); loadLimits(); });
   $("sample").addEventListener("click", () => useSample().catch(showProblem));
   $("score").addEventListener("input", () => { viewer.setFilter({ score: Number($("score").value) }); showFiltered(); });
   $("inliers").addEventListener("change", () => { viewer.setFilter({ inliersOnly: $("inliers").checked }); showFiltered(); });
@@ -304,4 +315,4 @@ function switchTheme() {
 
 listen();
 describeRequest();
-loadModels().then(describeRequest).catch(showProblem);
+Promise.all([loadModels(), loadLimits()]).then(describeRequest).catch(showProblem);

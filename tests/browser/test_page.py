@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -208,3 +209,10 @@ def test_a_phone_has_no_sideways_scroll_and_large_targets(
     )
     page.close()
     assert min(heights) >= 40
+
+
+def test_limits_are_those_of_the_service(page: Page, server: ServerProcess) -> None:
+    limits = httpx.get(f"{server.url}/info").json()["limits"]
+    for field, limit in (("#max_keypoints", "max_keypoints"), ("#max_side", "max_side")):
+        expect(page.locator(field)).to_have_attribute("max", str(limits[limit]))
+    expect(page.locator("#max_side")).to_have_attribute("placeholder", str(limits["working_side"]))
