@@ -41,6 +41,8 @@ class ModelCard(BaseModel):
     """Checksum of `model.onnx`; absent only for the built-in hand-crafted descriptors."""
     golden_sha256: Annotated[str, Field(pattern=SHA256_PATTERN)] | None = None
     """Checksum of `golden.npz`: patches and their expected descriptors."""
+    golden_tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-3
+    """Largest difference from the golden descriptors: kernels differ from machine to machine."""
     licence: str
     method: str
     training_data: tuple[str, ...] = ()

@@ -32,7 +32,6 @@ MAX_GOLDEN_BYTES = 100_000_000
 # Larger batches are not faster on a CPU, and memory grows with the batch.
 BATCH = 64
 # Golden descriptors come from another machine, whose kernels differ in the last digits.
-GOLDEN_TOLERANCE = 1e-3
 GOLDEN_BIT_SHARE = 0.01
 
 _ORT_TYPES = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
@@ -119,7 +118,7 @@ class OnnxDescriptor:
             raise ModelMismatch(f"model {self.card.name!r} does not return rows of length one")
         if self.card.kind == "float":
             error_size = float(np.abs(rows - expected).max())
-            agrees = error_size <= GOLDEN_TOLERANCE
+            agrees = error_size <= self.card.golden_tolerance
         else:
             error_size = float(np.unpackbits(rows ^ expected).mean())
             agrees = error_size <= GOLDEN_BIT_SHARE

@@ -21,6 +21,10 @@ def export(
         bool,
         typer.Option("--int8", help="Quantise to int8; refused if the model loses accuracy."),
     ] = False,
+    fp16: Annotated[
+        bool,
+        typer.Option("--fp16", help="Convert a model directory, given as RUN, to float16."),
+    ] = False,
     max_loss: Annotated[
         float,
         typer.Option(help="Largest increase of FPR95 by --int8, in percentage points."),
@@ -49,11 +53,19 @@ def export(
     """Export a run as a model that matchserve serves, after checking that both agree."""
     from training.export.cards import CardText
     from training.export.export import export as export_run
+    from training.export.half import export_fp16
     from training.export.quantise import Gate, export_int8
     from training.runs.directory import find_run, read_recipe
     from training.runs.sources import open_sources
     from training.runs.validation import validation_sets
 
+    if fp16:
+        half = export_fp16(run, out).parity
+        typer.echo(
+            f"{out}: differs from {run} by at most {half.difference:.1e} "
+            f"on {half.patches} patches"
+        )
+        return
     run = find_run(run)
     text = CardText(licence, method, tuple(trained_on or ()), notes)
     if not int8:
