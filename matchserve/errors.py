@@ -23,6 +23,8 @@ MatchServeError
     ├── ModelMismatch          the model contradicts its card
     ├── ProviderUnavailable    the requested device or library is not available
     └── InferenceFailed        the model failed while running
+        ├── DeviceOutOfMemory  the device has no memory for the smallest batch
+        └── DeviceLost         the device failed and cannot be used again by this process
 
 Each class has a `code` (stable, for programs), a `status` (HTTP) and an `exit_code` (command
 line).
@@ -185,3 +187,15 @@ class InferenceFailed(ModelError):
     """The model failed while running."""
 
     code = "inference_failed"
+
+
+class DeviceOutOfMemory(InferenceFailed):
+    """The device has no memory left for even the smallest batch."""
+
+    code = "device_out_of_memory"
+
+
+class DeviceLost(InferenceFailed):
+    """The device failed; this process cannot use it again."""
+
+    code = "device_lost"

@@ -7,9 +7,13 @@ import functools
 import importlib.metadata
 import re
 import sysconfig
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 INSTALL_GPU = "pip install 'matchserve[gpu]'"
 # CUDA 12 runs on any driver from this version on (NVIDIA's minor version compatibility).
@@ -141,8 +145,24 @@ def _device(pynvml: Any, number: int) -> Device:
     )
 
 
+def page_locked_array(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Allocate an array that a device reads and writes directly; a plain one without CUDA."""
+    plain = np.empty(shape, dtype)
+    address = ctypes.c_void_p()
+    try:
+        cudart = ctypes.CDLL(CUDA_LIBRARIES[0].name)
+        status = cudart.cudaMallocHost(ctypes.byref(address), ctypes.c_size_t(plain.nbytes))
+    except OSError:
+        return plain
+    if status != 0 or not address.value:
+        return plain
+    memory = (ctypes.c_uint8 * plain.nbytes).from_address(address.value)
+    weakref.finalize(memory, cudart.cudaFreeHost, address)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
 # Numbers of cudaError_t, https://docs.nvidia.com/cuda/cuda-runtime-api.
-_INSUFFICIENT_DRIVER, _NO_DEVICE = 35, 100
+_INSUFFICIENT_DRIVER, _NO_DEVICE, _NO_SUCH_DEVICE = 35, 100, 101
 
 
 def explain_failure(cause: str, built_for: str) -> str:
@@ -166,6 +186,8 @@ def explain_failure(cause: str, built_for: str) -> str:
         return "no device: the driver sees none (compare nvidia-smi and CUDA_VISIBLE_DEVICES)"
     if failure and int(failure[1]) == _INSUFFICIENT_DRIVER:
         return f"no device: the driver is older than {MIN_DRIVER}, which CUDA 12 needs"
+    if failure and int(failure[1]) == _NO_SUCH_DEVICE:
+        return "no device of that number; `matchserve doctor` lists the devices"
     return failure[2].strip() if failure else "no usable device was found"
 
 
