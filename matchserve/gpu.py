@@ -158,7 +158,7 @@ def page_locked_array(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         return plain
     memory = (ctypes.c_uint8 * plain.nbytes).from_address(address.value)
     weakref.finalize(memory, cudart.cudaFreeHost, address)
-    return np.frombuffer(memory, dtype).reshape(shape)
+    return np.ndarray(shape, dtype, memoryview(memory))
 
 
 # Numbers of cudaError_t, https://docs.nvidia.com/cuda/cuda-runtime-api.

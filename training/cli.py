@@ -18,7 +18,7 @@ from training.evaluation import commands as evaluation_commands
 from training.evaluation.calibration import commands as calibration_commands
 from training.export import commands as export_commands
 from training.lab import commands as lab_commands
-from training.runs.arguments import SetOption
+from training.runs.arguments import DeviceOption, SetOption, with_device
 
 app = typer.Typer(
     name="training",
@@ -60,6 +60,7 @@ def train(
         ),
     ] = "synthetic",
     overrides: SetOption = None,
+    device: DeviceOption = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for run directories.")] = Path("runs"),
 ) -> None:
     """Train a recipe. After an interruption, the same command resumes the run."""
@@ -70,6 +71,7 @@ def train(
     from training.runs.run import choose_device
     from training.runtime import distributed
 
+    overrides = with_device(overrides, device)
     if (Path(recipe) / RECIPE_FILE).exists():
         if overrides:
             raise RecipeError(
@@ -77,13 +79,13 @@ def train(
                 f"to make a new run, train the recipe itself with --set"
             )
         run_dir = Path(recipe)
-        device = choose_device(read_recipe(run_dir))
+        chosen = choose_device(read_recipe(run_dir))
     else:
-        loaded = load_recipe(recipe, overrides or ())
-        device = choose_device(loaded)
+        loaded = load_recipe(recipe, overrides)
+        chosen = choose_device(loaded)
         run_dir = create_run(loaded, out)
     keep_freed()
-    distributed.start(device)
+    distributed.start(chosen)
     try:
         train_run(run_dir)
     finally:

@@ -24,7 +24,8 @@ from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.patches import crop
 from training.errors import ExportRefused
-from training.export.export import GOLDEN_PATCHES, PARITY_PATCHES, Parity, model_directory
+from training.export.export import GOLDEN_PATCHES, new_model_directory
+from training.export.parity import PARITY_PATCHES, Parity
 
 TOLERANCE = 2e-3
 # The golden descriptors are those of the float32 model. A device sums in another order than the
@@ -57,7 +58,7 @@ def export_fp16(source: Path, out: Path) -> HalfExport:
         raise ExportRefused("bits are exact or wrong: a binary model is not converted to float16")
     patches = generated_patches(exact.card)
     data = to_half((source / MODEL_FILE).read_bytes())
-    with model_directory(out) as temporary:
+    with new_model_directory(out) as temporary:
         (temporary / MODEL_FILE).write_bytes(data)
         card = _write_golden_and_card(exact, patches, data, temporary, name=out.name)
         half = OnnxDescriptor(temporary, provider="cpu")

@@ -45,10 +45,13 @@ class BlockTime:
 
 
 class _Stopwatch:
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def read(self) -> BlockTime:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # the device has not finished all steps yet
         return BlockTime(time.perf_counter() - self.wall, time.process_time() - self.cpu)
 
 
@@ -77,8 +80,8 @@ def measure(recipe: Recipe, out: Path, *, blocks: int = 8) -> Throughput:
 
 
 def _loop_block(run: Run, first: int, count: int) -> BlockTime:
-    watch = _Stopwatch()
-    for step, patches, _ in ahead(run.batches.prepare, first, first + count):
+    watch = _Stopwatch(run.device)
+    for step, patches, _ in ahead(run.prepare, first, first + count):
         output = train_step(run, step, patches, 1e-4)
         if step == first:
             loss_figures(output)
@@ -90,7 +93,7 @@ def _bare_block(run: Run, patches: torch.Tensor, count: int) -> BlockTime:
     pairs = run.to_device(patches[:, :2].transpose(0, 1).flatten(0, 1))
     target = torch.randn(len(pairs), state.net.dim, generator=torch.Generator().manual_seed(0))
     target = target.to(run.device)
-    watch = _Stopwatch()
+    watch = _Stopwatch(run.device)
     for _ in range(count):
         loss = (state.net.features(pairs) - target).square().mean()
         state.optimizer.zero_grad(set_to_none=True)

@@ -9,7 +9,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from training.runs.arguments import RecipeArgument, RunArgument, SetOption
+from training.runs.arguments import (
+    DeviceOption,
+    RecipeArgument,
+    RunArgument,
+    SetOption,
+    with_device,
+)
 
 
 def study(
@@ -107,6 +113,7 @@ def plot(
 def bench(
     recipe: RecipeArgument = "sdgm-cpu",
     overrides: SetOption = None,
+    device: DeviceOption = None,
     blocks: Annotated[int, typer.Option(help="Number of blocks of eight steps to time.")] = 8,
 ) -> None:
     """Measure the overhead of the training loop over bare forward, backward and optimiser steps."""
@@ -118,7 +125,8 @@ def bench(
 
     keep_freed()
     with tempfile.TemporaryDirectory() as folder:
-        speed = measure(load_recipe(recipe, overrides or ()), Path(folder), blocks=blocks)
+        loaded = load_recipe(recipe, with_device(overrides, device))
+        speed = measure(loaded, Path(folder), blocks=blocks)
     typer.echo(
         f"loop {speed.loop:.0f} patches/s, bare {speed.bare:.0f} patches/s: "
         f"{100 * speed.share:.1f} % in wall-clock time, "

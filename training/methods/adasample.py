@@ -9,6 +9,7 @@ with any loss, and the loss with pairs of any sampler.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -110,11 +111,10 @@ def positive_probabilities(distances: Tensor, power: float | Tensor) -> Tensor:
     Computed in log space. An infinite power gives the farthest candidate probability 1.
     """
     logits = torch.log(distances.clamp_min(1e-6).double())
-    scale = torch.as_tensor(power, dtype=torch.float64)
-    if bool(torch.isinf(scale)):
+    if not isinstance(power, Tensor) and math.isinf(power):
         farthest = distances.argmax(-1, keepdim=True)
         return torch.zeros_like(logits).scatter_(-1, farthest, 1.0)
-    return torch.softmax(scale * logits, -1)
+    return torch.softmax(power * logits, -1)
 
 
 def pair_weights(distances: Tensor, *, floor: float = 0.05) -> Tensor:
@@ -174,18 +174,18 @@ class AdaSample(nn.Module):
         net.eval()
         descriptors = net(patches.flatten(0, 1)).reshape(rows, count, -1)
         net.train(was_training)
-        distances = self._distances(descriptors).cpu()
+        distances = self._distances(descriptors)
         probabilities = positive_probabilities(distances, self._power(progress))
         # Drawn for the batch of all processes, so that the number of processes changes nothing.
         drawn = torch.rand(rows * distributed.world_size(), 1, generator=generator).double()
-        drawn = drawn[distributed.own_slice(len(drawn))]
+        drawn = drawn[distributed.own_slice(len(drawn))].to(patches.device)
         limit = drawn * probabilities.sum(1, keepdim=True)
         positive = (probabilities.cumsum(1) < limit).sum(1)
-        index = torch.arange(rows)
+        index = torch.arange(rows, device=patches.device)
         pairs = torch.stack([patches[:, 0], patches[index, 1 + positive]], 1)
         if not self.options.weighted or progress < self.options.start:
             return Selection(pairs, None)
-        selected = distributed.gather(distances[index, positive].to(patches.device))
+        selected = distributed.gather(distances[index, positive])
         return Selection(pairs, pair_weights(selected))
 
     @torch.no_grad()
@@ -194,10 +194,12 @@ class AdaSample(nn.Module):
         hinge = self.options.margin + output.positive.square() - output.negative.square()
         self.average_loss.lerp_(hinge.clamp_min(0).mean().to(self.average_loss), self.options.rate)
 
-    def _power(self, progress: float) -> Tensor:
+    def _power(self, progress: float) -> float | Tensor:
         if progress < self.options.start:
-            return torch.zeros(())
-        return exponent(self.options.lam, self.average_loss.cpu())
+            return 0.0
+        if math.isinf(self.options.lam):
+            return math.inf
+        return exponent(self.options.lam, self.average_loss)
 
     def _distances(self, descriptors: Tensor) -> Tensor:
         anchors, others = descriptors[:, :1], descriptors[:, 1:]

@@ -77,6 +77,12 @@ def allocate(values: Tensor, nodes: int, low: float, high: float) -> tuple[Tenso
     return histogram / (histogram.sum() + 1e-6), lower
 
 
+def _rate(seen: Tensor, momentum: float) -> Tensor:
+    """Return 1 for the first batch and `momentum` later, without the host reading `seen`."""
+    rate = torch.full((), momentum, dtype=torch.float64, device=seen.device)
+    return rate.masked_fill(~seen, 1.0)
+
+
 class MovingHistogram(nn.Module):
     """Moving average of the histograms of batches; the first batch sets it."""
 
@@ -93,7 +99,7 @@ class MovingHistogram(nn.Module):
     def rank(self, values: Tensor) -> Tensor:
         """Update the histogram with `values`; return the CDF at the lower bin of each, 0..1."""
         batch, lower = allocate(values, len(self.histogram), self.low, self.high)
-        self.histogram.lerp_(batch, self.momentum if bool(self.seen) else 1.0)
+        self.histogram.lerp_(batch, _rate(self.seen, self.momentum))
         self.seen.fill_(value=True)
         cumulative = torch.cumsum(self.histogram / self.histogram.sum(), 0)
         return cumulative[lower].to(values.dtype)
@@ -116,7 +122,7 @@ class MovingGaussian(nn.Module):
         """Update the moments with `values`; return the normal CDF at each."""
         exact = values.detach().double()
         batch = torch.stack([exact.mean(), exact.var(unbiased=False)])
-        self.moments.lerp_(batch, self.momentum if bool(self.seen) else 1.0)
+        self.moments.lerp_(batch, _rate(self.seen, self.momentum))
         self.seen.fill_(value=True)
         mean, variance = self.moments
         scaled = (exact - mean) / variance.sqrt().clamp_min(1e-12)

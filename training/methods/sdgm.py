@@ -161,9 +161,13 @@ class Sdgm(nn.Module):
         mean, std = statistics(positive, negative)
         # The first batch sets all six. The released code starts E[theta_r] at -1, from which a
         # short run never recovers.
-        rate = 1.0 if int(self.seen) == 0 else self.options.ema
+        rate = self._rate(self.seen == 0)
         self.mean.lerp_(mean.to(self.mean.dtype), rate)
         self.std.lerp_(std.to(self.std.dtype), rate)
+
+    def _rate(self, is_first: Tensor) -> Tensor:
+        """Return 1 for the first batch and `ema` later, without the host reading `is_first`."""
+        return torch.full_like(self.mean[0], self.options.ema).masked_fill(is_first, 1.0)
 
     def _weights(self, positive: Tensor, negative: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
         sampled = torch.ones_like(positive) if pairs.weights is None else pairs.weights
@@ -180,12 +184,11 @@ class Sdgm(nn.Module):
     @torch.no_grad()
     def _update_powers(self, weights: tuple[Tensor, Tensor], progress: float) -> Tensor:
         batch = torch.stack([w.sum() for w in weights]).to(self.powers.dtype)
-        leaves_warmup = progress >= self.options.warmup and not bool(self.modulated)
-        from_batch = (not self.options.power_init and not int(self.seen)) or (
-            self.options.reset_powers and leaves_warmup
-        )
-        self.modulated |= leaves_warmup
-        self.powers.lerp_(batch, 1.0 if from_batch else self.options.ema)
+        from_batch = (self.seen == 0) & (not self.options.power_init)
+        if progress >= self.options.warmup:
+            from_batch |= ~self.modulated & self.options.reset_powers
+            self.modulated.fill_(value=True)
+        self.powers.lerp_(batch, self._rate(from_batch))
         return self.powers.clamp_min(1e-6)
 
 

@@ -16,6 +16,13 @@ SetOption = Annotated[
         "data.train.0.path=stores/mine. Can be repeated.",
     ),
 ]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Device that trains: auto, cpu or cuda. Short for --set run.device=...",
+        show_default="the recipe's",
+    ),
+]
 RunArgument = Annotated[
     Path,
     typer.Argument(help="Run directory; runs/NAME is enough if only one run has this name."),
@@ -24,3 +31,8 @@ RecipeArgument = Annotated[
     str,
     typer.Argument(help="Name of a shipped recipe, or path of a .toml file."),
 ]
+
+
+def with_device(overrides: list[str] | None, device: str | None) -> list[str]:
+    """Return the overrides of a recipe, with that of `--device` if it is given."""
+    return [*(overrides or ()), *([f"run.device={device}"] if device else ())]

@@ -26,6 +26,7 @@ from training.errors import CheckpointError
 from training.methods.contract import PairLoss
 from training.methods.samplers import Sampler
 from training.networks.layers import DescriptorNet
+from training.runs.precision import LossScale
 
 KEPT = 2
 # Entry of a weights file: the SHA-256 of the weights that the run started from.
@@ -44,12 +45,15 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     loss: PairLoss
     sampler: Sampler
+    scale: LossScale | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state as named tensors."""
         named = {f"net.{k}": v for k, v in self.net.state_dict().items()}
         named |= {f"loss.{k}": v for k, v in self.loss.state_dict().items()}
         named |= {f"sampler.{k}": v for k, v in self.sampler.state_dict().items()}
+        if self.scale is not None:
+            named |= {f"scale.{k}": v for k, v in self.scale.state_dict().items()}
         for index, entry in self.optimizer.state_dict()["state"].items():
             named |= {f"optim.{index}.{k}": v for k, v in entry.items() if v is not None}
         return named
@@ -74,6 +78,8 @@ class TrainState:
         self.net.load_state_dict(with_prefix(tensors, "net."))
         self.loss.load_state_dict(with_prefix(tensors, "loss."))
         self.sampler.load_state_dict(with_prefix(tensors, "sampler."))
+        if self.scale is not None:
+            self.scale.load_state_dict(with_prefix(tensors, "scale."))
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in with_prefix(tensors, "optim.").items():
             index, _, name = key.partition(".")

@@ -39,7 +39,7 @@ def train(run_dir: Path, run: Run | None = None) -> Path:
     is_first_rank = distributed.rank() == 0
     with Reporter(run_dir, first=first, steps=steps, is_active=is_first_rank) as reporter:
         reporter.print(*run.notes)
-        for step, patches, waited in ahead(run.batches.prepare, first, steps):
+        for step, patches, waited in ahead(run.prepare, first, steps):
             rate = learning_rate(recipe.optim, step, steps)
             output = train_step(run, step, patches, rate)
             state.step = step + 1
@@ -75,7 +75,7 @@ def train_step(run: Run, step: int, patches: Tensor, rate: float) -> LossOutput:
     state.net.train()
     choice = torch_stream(recipe.seed, step, Stream.CHOICE)
     selected = state.sampler.select(state.net, run.to_device(patches), choice, progress)
-    with torch.autocast(run.device.type, torch.bfloat16, enabled=recipe.run.amp):
+    with torch.autocast(run.device.type, run.amp, enabled=run.amp is not None):
         features = run.features(run.to_device(selected.patches.transpose(0, 1).flatten(0, 1)))
     # Anchors and positives are described in one pass, and gathered separately.
     exact = features.to(torch.get_default_dtype())
@@ -89,21 +89,39 @@ def train_step(run: Run, step: int, patches: Tensor, rate: float) -> LossOutput:
         features=torch.cat([anchors, positives]),
     )
     output = state.loss(pairs)
-    state.optimizer.zero_grad(set_to_none=True)
-    output.loss.backward()  # type: ignore[no-untyped-call]
-    distributed.sum_gradients(state.net.parameters())
-    _stop_if_not_finite(run, step, output, selected.patches)
-    state.optimizer.step()
-    state.sampler.observe(output)
+    if _descend(run, output):
+        state.sampler.observe(output)
+    else:
+        _stop(run, step, output, selected.patches)
     return output
 
 
-def _stop_if_not_finite(run: Run, step: int, output: LossOutput, patches: Tensor) -> None:
-    gradients = [p.grad for p in run.state.net.parameters() if p.grad is not None]
-    # This sum is finite only if the loss and all gradients are.
+def _descend(run: Run, output: LossOutput) -> bool:
+    """Compute the gradient and update the weights; return False if the gradient is not finite.
+
+    An overflow of a float16 gradient only skips the update and reduces the scale of the loss.
+    """
+    state = run.state
+    state.optimizer.zero_grad(set_to_none=True)
+    scaled = output.loss if state.scale is None else output.loss * state.scale.value
+    scaled.backward()  # type: ignore[no-untyped-call]
+    distributed.sum_gradients(state.net.parameters())
+    gradients = [p.grad for p in state.net.parameters() if p.grad is not None]
+    if state.scale is not None:
+        state.scale.unscale(gradients)
+    # This sum is finite only if the loss and all gradients are. Nothing else in a step makes the
+    # host wait for the device.
     total = torch.stack(torch._foreach_norm(gradients)).sum() + output.loss.detach()
-    if math.isfinite(total.item()):
-        return
+    is_finite = math.isfinite(total.item())
+    if is_finite:
+        state.optimizer.step()
+    if state.scale is None:
+        return is_finite
+    return state.scale.update(is_finite=is_finite)
+
+
+def _stop(run: Run, step: int, output: LossOutput, patches: Tensor) -> None:
+    """Store the batch and the weights of a step that is not finite, and raise an error."""
     path = run.directory / f"not-finite-step-{step}-rank-{distributed.rank()}.safetensors"
     tensors = {"patches": patches, **{f"net.{k}": v for k, v in run.state.net.state_dict().items()}}
     write_tensors(path, tensors, {**run.entries, "step": step})

@@ -69,7 +69,8 @@ class RunOptions(Options):
 
     `batch` is a number of pairs; `log_every` and `validate_every` are steps. A checkpoint is saved
     every `checkpoint_minutes`, and also every `checkpoint_steps` unless that is 0. `threads = 0`
-    keeps torch's default number of CPU threads. `amp` is mixed precision (bfloat16) on CUDA.
+    keeps torch's default number of CPU threads. `amp` is mixed precision on CUDA:
+    bfloat16, or float16 with a scaled loss on devices without bfloat16.
     """
 
     steps: PositiveInt = 1000

@@ -35,6 +35,7 @@ from training.runs.directory import (
     find_start,
     read_recipe,
 )
+from training.runs.precision import LossScale, amp_type
 from training.runs.recipe import Recipe
 from training.runs.schedule import build_optimizer
 from training.runs.sources import open_sources
@@ -62,12 +63,19 @@ class Run:
     features: Callable[[Tensor], Tensor]
     entries: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    amp: torch.dtype | None = None
+
+    def prepare(self, step: int) -> Tensor:
+        """Load and augment this process's patches of a step, in memory that a device can read."""
+        patches = self.batches.prepare(step)
+        # From page-locked memory the copy runs while the host goes on.
+        return patches.pin_memory() if self.device.type == "cuda" else patches
 
     def to_device(self, patches: Tensor) -> Tensor:
         """Move patches to the device, in the memory layout of the recipe."""
         if patches.dim() == 4 and self.recipe.run.channels_last:
-            return patches.to(self.device, memory_format=torch.channels_last)
-        return patches.to(self.device)
+            return patches.to(self.device, memory_format=torch.channels_last, non_blocking=True)
+        return patches.to(self.device, non_blocking=True)
 
     def network_tensors(self) -> dict[str, Tensor]:
         """Return the network's weights under the names that files use."""
@@ -112,6 +120,7 @@ def open_run(run_dir: Path) -> Run:
         features=torch.compile(features) if recipe.run.compile else features,
         entries=entries,
         notes=notes,
+        amp=amp_type(device) if recipe.run.amp else None,
     )
 
 
@@ -125,14 +134,30 @@ def choose_device(recipe: Recipe) -> torch.device:
     has_cuda = torch.cuda.is_available()
     name = "cuda" if wanted == "cuda" or (wanted == "auto" and has_cuda) else "cpu"
     if name == "cuda" and not has_cuda:
-        raise RecipeError("run.device: cuda is not available on this machine")
+        raise RecipeError(f"run.device: cuda is not available: {_why_no_cuda()}")
     if recipe.run.amp and name == "cpu":
         raise RecipeError("run.amp: mixed precision needs CUDA; on a CPU it is ten times slower")
     if name == "cuda":
         index = distributed.local_rank()
+        if index >= torch.cuda.device_count():
+            raise RecipeError(
+                f"run.device: process {index} of this machine has no device of its own; "
+                f"start at most {torch.cuda.device_count()} with torchrun --nproc-per-node"
+            )
         torch.cuda.set_device(index)
+        # Mixed precision is not exact from run to run, so the fastest kernels may be chosen.
+        torch.backends.cudnn.benchmark = recipe.run.amp
         return torch.device("cuda", index)
     return torch.device("cpu")
+
+
+def _why_no_cuda() -> str:
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA; install its CUDA build"
+    return (
+        f"torch {torch.__version__} (CUDA {torch.version.cuda}) finds no device; "
+        "compare nvidia-smi and CUDA_VISIBLE_DEVICES"
+    )
 
 
 def build_state(recipe: Recipe, patch_size: int, device: torch.device) -> TrainState:
@@ -146,7 +171,11 @@ def build_state(recipe: Recipe, patch_size: int, device: torch.device) -> TrainS
     sampler = SAMPLERS[recipe.sampler.name].build(recipe.sampler)
     loss.to(device)
     sampler.to(device)
-    return TrainState(0, net, build_optimizer(recipe.optim, net.parameters()), loss, sampler)
+    scale = None
+    if recipe.run.amp and amp_type(device) == torch.float16:
+        scale = LossScale().to(device)
+    optimizer = build_optimizer(recipe.optim, net.parameters())
+    return TrainState(0, net, optimizer, loss, sampler, scale)
 
 
 def build_batches(recipe: Recipe, stores: list[PatchStore], candidates: int) -> Batches:

@@ -21,7 +21,10 @@ from torch.distributed.nn.functional import all_reduce
 def start(device: torch.device) -> None:
     """Join the process group that `torchrun` describes in the environment, if there is one."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        if device.type == "cuda":
+            dist.init_process_group("nccl", device_id=device)
+        else:
+            dist.init_process_group("gloo")
 
 
 def stop() -> None:
