@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 
 from matchserve import defaults, gpu, hardware
 from matchserve.errors import MatchServeError, ModelError
-from matchserve.libraries import gpu_count, import_faiss
+from matchserve.libraries import gpu_count, import_faiss, matching_device
 from matchserve.matcher import Matcher
 from matchserve.models import handcrafted
 from matchserve.models.providers import PROVIDERS, import_onnxruntime, probe
@@ -24,6 +25,7 @@ from matchserve.models.registry import (
 )
 from matchserve.pattern import generate_pair
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
+from matchserve.vision.nearest import DEVICE_MULTIPLY_ADDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ def examine(models_dir: Path | None = None, provider: str = "auto") -> list[Chec
         _faiss(),
         _onnxruntime(),
         *_device(),
+        _matching_place(),
         *_models(models_dir, provider),
         _matching(models_dir, provider),
     ]
@@ -104,6 +107,18 @@ def _device() -> list[Check]:
         return [*checks, Check("cuda", ok=True, detail=f"{probe('cuda')} runs")]
     except MatchServeError as error:
         return [*checks, Check("cuda", None, error.message)]
+
+
+def _matching_place() -> Check:
+    """Report what finds the nearest descriptors."""
+    try:
+        device = matching_device()
+    except MatchServeError as error:
+        return Check("matching", ok=False, detail=error.message)
+    if device is None:
+        return Check("matching", None, "FAISS on the CPU")
+    rows = math.isqrt(DEVICE_MULTIPLY_ADDS // 128)
+    return Check("matching", None, f"FAISS on device {device} from {rows} x {rows} descriptors on")
 
 
 def _library(loaded: gpu.LoadedLibrary) -> Check:

@@ -35,6 +35,23 @@ def gpu_count() -> int:
     return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
+class _MatchingDevice:
+    """The device that matches large sets of descriptors: the first one, unless told otherwise."""
+
+    number: int | None = 0
+
+
+def use_matching_device(number: int | None) -> None:
+    """Choose the device that matches large sets of descriptors; None for the CPU alone."""
+    _MatchingDevice.number = number
+
+
+def matching_device() -> int | None:
+    """Return the device that matches large sets of descriptors, None if there is none."""
+    number = _MatchingDevice.number
+    return number if number is not None and number < gpu_count() else None
+
+
 def use_one_opencv_thread() -> None:
     """Stop OpenCV from starting threads of its own for every request that runs."""
     import cv2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
@@ -15,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve import defaults
-from matchserve.clock import Call
+from matchserve.clock import Call, one_thread
 from matchserve.errors import InvalidParameter
 from matchserve.feature_cache import FeatureCache, content_key
 from matchserve.files import read_file
-from matchserve.hardware import memory_limit_bytes
+from matchserve.hardware import available_cpus, memory_limit_bytes
 from matchserve.libraries import import_faiss
 from matchserve.limits import LIBRARY_LIMITS, MIN_WORKING_SIDE, Limits
 from matchserve.models.descriptor import Descriptor
@@ -151,6 +152,41 @@ class Matcher:
         call = call or Call()
         self._check(options)
         return self._described(self._load_or_recall(image, options, call), options, call)
+
+    def describe_images(
+        self,
+        images: Iterable[ImageSource],
+        options: Options = DEFAULT_OPTIONS,
+        *,
+        workers: int | None = None,
+    ) -> Iterator[Features]:
+        """Find and describe the keypoints of many images, in their order.
+
+        `workers` images are processed at the same time, each on one thread: the keypoints of the
+        next images are found while a device describes those before. By default one more than
+        there are cores.
+
+        Raises:
+            ImageError: an image cannot be used; those before it were yielded.
+        """
+        workers = workers or available_cpus() + 1
+
+        def describe(image: ImageSource) -> Features:
+            return self.features(image, options, Call(threads=one_thread))
+
+        pending: deque[Future[Features]] = deque()
+        with ThreadPoolExecutor(workers, thread_name_prefix="matchserve-image") as pool:
+            try:
+                for image in images:
+                    pending.append(pool.submit(describe, image))
+                    # As many wait as work, so that no thread idles and few results are held.
+                    if len(pending) >= 2 * workers:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                for future in pending:  # after an error, or if the caller wants no more
+                    future.cancel()
 
     def match_features(
         self,

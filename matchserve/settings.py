@@ -21,6 +21,7 @@ from matchserve.engine.batcher import BatchPolicy
 from matchserve.errors import InvalidParameter
 from matchserve.hardware import available_cpus, memory_limit_bytes
 from matchserve.limits import MIN_WORKING_SIDE, SERVICE_LIMITS, Limits
+from matchserve.models.execution import BUFFERS_PER_DEVICE, CPU_BATCH, DeviceOptions
 from matchserve.models.providers import ProviderChoice
 
 PREFIX = "MATCHSERVE_"
@@ -57,6 +58,11 @@ class Settings(BaseSettings):
     """Model used when a request does not name one."""
     provider: ProviderChoice = "auto"
     """Device that runs the models. A device that is named but not usable is an error."""
+    devices: Annotated[str, Field(pattern=r"^\d+(,\d+)*$")] = "0"
+    """Numbers of the devices that run the models, separated by commas, if the provider has
+    devices."""
+    tensorrt_cache: Path | None = None
+    """Folder in which TensorRT keeps the engines it builds; without it, each start builds them."""
     strict: bool = False
     """Refuse to start if any model is broken; otherwise the other models are served."""
 
@@ -81,7 +87,8 @@ class Settings(BaseSettings):
     `max_side`; 0 for the full size. Coordinates are always those of the image as sent."""
 
     max_running: Positive | None = None
-    """Maximum number of running requests per worker; by default the number of its cores."""
+    """Maximum number of running requests per worker; by default the number of its cores, and
+    two more for each device of a named provider."""
     max_waiting: Annotated[int, Field(ge=0)] | None = None
     """Maximum number of waiting requests per worker; by default four per running request."""
     max_running_megapixels: Annotated[float, Field(gt=0)] | None = None
@@ -92,8 +99,9 @@ class Settings(BaseSettings):
     lone_request_threads: Positive | None = None
     """Number of threads of a request while it is the only one; 1 keeps every request on one
     core. By default all threads of the worker."""
-    batch_patches: Positive = 64
-    """Maximum number of patches in one run of a model."""
+    batch_patches: Positive | None = None
+    """Maximum number of patches in one run of a model; by default 64 on the CPU and 2048 on a
+    device."""
     cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
     """Size of the cache of features of images seen before; 0 for none."""
 
@@ -146,9 +154,20 @@ class Settings(BaseSettings):
         """Return the number of threads of a request while it is the only one."""
         return self.lone_request_threads or self.cpus()
 
+    def device_options(self) -> DeviceOptions:
+        """Return which devices run the models, and how."""
+        numbers = tuple(dict.fromkeys(int(number) for number in self.devices.split(",")))
+        return DeviceOptions(numbers, self.batch_patches, self.tensorrt_cache)
+
     def slots(self) -> Slots:
-        """Return how many requests and megapixels may run and wait in one worker."""
-        running = self.max_running or self.cpus()
+        """Return how many requests and megapixels may run and wait in one worker.
+
+        A request that waits for a named device needs no core: as many more may run as batches do.
+        """
+        on_devices = 0
+        if self.provider in ("cuda", "tensorrt"):
+            on_devices = BUFFERS_PER_DEVICE * len(self.device_options().numbers)
+        running = self.max_running or self.cpus() + on_devices
         fitting = MEMORY_SHARE * memory_limit_bytes() / BYTES_PER_MEGAPIXEL / self.workers
         return Slots(
             running=running,
@@ -158,7 +177,8 @@ class Settings(BaseSettings):
 
     def batch_policy(self) -> BatchPolicy:
         """Return how patches are batched."""
-        return BatchPolicy(self.cpus(), self.batch_patches, stuck_s=0.5 * self.deadline_s)
+        batch = self.batch_patches or CPU_BATCH
+        return BatchPolicy(self.cpus(), batch, stuck_s=0.5 * self.deadline_s)
 
     def keys(self) -> tuple[str, ...]:
         """Return the API keys of the variable and of the file.

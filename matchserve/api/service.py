@@ -35,7 +35,7 @@ from matchserve.errors import (
     UnknownModel,
 )
 from matchserve.feature_cache import FeatureCache
-from matchserve.libraries import import_faiss, use_one_opencv_thread
+from matchserve.libraries import import_faiss, use_matching_device, use_one_opencv_thread
 from matchserve.settings import Settings
 
 P = ParamSpec("P")
@@ -63,6 +63,8 @@ class Service:
         )
         use_one_opencv_thread()
         import_faiss()  # here rather than in the first request
+        is_cpu = settings.provider == "cpu"
+        use_matching_device(None if is_cpu else settings.device_options().numbers[0])
         self.cache = FeatureCache(settings.cache_bytes, self._count_lookup)
         # One thread: only a request that runs alone has both its images described at once.
         self._second_image = ThreadPoolExecutor(1, thread_name_prefix="matchserve-image")
@@ -195,7 +197,11 @@ class Service:
             settings.limits(), self.cache, self._second_image, self.decoders
         )
         options = LoadOptions(
-            settings.models_dir, settings.provider, settings.batch_policy(), resources
+            settings.models_dir,
+            settings.provider,
+            settings.batch_policy(),
+            settings.device_options(),
+            resources,
         )
         models = load_models(options, self.metrics.observe_batch)
         if settings.default_model not in models:

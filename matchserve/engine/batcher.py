@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from matchserve.clock import Clock, Deadline, Threads, one_thread
 from matchserve.engine.patch_queue import Job, PatchQueue, Slice
 from matchserve.errors import DeadlineExceeded, InferenceFailed, MatchServeError, ShuttingDown
+from matchserve.models.execution import CPU_BATCH
 from matchserve.types import UInt8
 
 Describe = Callable[[UInt8], NDArray[Any]]
@@ -35,7 +36,7 @@ class BatchPolicy:
     """Number of lanes, largest batch, and seconds after which a lane counts as stuck."""
 
     lanes: int = 2
-    max_patches: int = 64
+    max_patches: int = CPU_BATCH
     stuck_s: float = 20.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from matchserve.limits import SERVICE_LIMITS, Limits
 from matchserve.matcher import Matcher
 from matchserve.models.card import ModelCard
 from matchserve.models.descriptor import Descriptor
+from matchserve.models.execution import DeviceOptions
 from matchserve.models.handcrafted import HandcraftedDescriptor
+from matchserve.models.onnx_model import OnnxDescriptor
 from matchserve.models.registry import list_models, load_descriptor, provider_for
 from matchserve.types import Image, Keypoints, UInt8
 from matchserve.vision.decode import Decoder
@@ -62,6 +64,7 @@ class ServedModel:
             ModelError: the model cannot be used.
         """
         self.descriptor = first = load()
+        policy = policy_for(first, policy)
         unused = [first]  # the batcher opens the model once more: it gets the one just loaded
 
         def open_model() -> Callable[[UInt8], NDArray[Any]]:
@@ -94,6 +97,13 @@ class ServedModel:
         size = self.card.patch.size
         gradient = np.arange(size * size, dtype=np.uint32).reshape(1, 1, size, size)
         self.batcher.submit((gradient % 251).astype(np.uint8), Deadline(timeout_s))
+
+
+def policy_for(descriptor: Descriptor, policy: BatchPolicy) -> BatchPolicy:
+    """Adapt a policy for the CPU to a model on devices: lanes that feed them, larger batches."""
+    if not (isinstance(descriptor, OnnxDescriptor) and descriptor.is_on_device):
+        return policy
+    return replace(policy, lanes=descriptor.concurrency, max_patches=descriptor.batch)
 
 
 class BatchedDescriptor:
@@ -149,6 +159,8 @@ class LoadOptions:
     models_dir: Path | None
     provider: str
     policy: BatchPolicy
+    """How batches are made on the CPU."""
+    devices: DeviceOptions = field(default_factory=DeviceOptions)
     resources: MatcherResources = field(default_factory=MatcherResources)
 
 
@@ -173,7 +185,13 @@ def _load(name: str, options: LoadOptions, on_batch: OnBatch) -> ServedModel | M
 
     def load() -> Descriptor:
         # One thread per lane: two lanes are 1.4 to 1.7 times as fast as one session of two threads.
-        return load_descriptor(name, models_dir=options.models_dir, provider=provider, threads=1)
+        return load_descriptor(
+            name,
+            models_dir=options.models_dir,
+            provider=provider,
+            threads=1,
+            devices=options.devices,
+        )
 
     try:
         return ServedModel(load, options.policy, options.resources, on_batch)

@@ -22,9 +22,11 @@ INPUT, OUTPUT = "patches", "descriptors"
 
 # More patches at once are not faster on a CPU and cost memory in proportion.
 CPU_BATCH = 64
-# Fills the largest device: 1024 patches of `compact` keep 108 multiprocessors busy for a
-# millisecond, which is several times the cost of starting their kernels.
+# Starting the kernels of `compact` costs about 0.2 ms, computing this many patches 0.5 ms on the
+# fastest device (docs/operations/performance.md). A batch is also what one image has by default.
 DEVICE_BATCH = 2048
+# Two sets of buffers per device: the copies of one batch overlap the computation of the other.
+BUFFERS_PER_DEVICE = 2
 # A device that has no memory for this many patches has none for the model.
 SMALLEST_BATCH = 16
 
@@ -102,6 +104,7 @@ class Devices:
 
     def __init__(self, sessions: Sequence[BoundSession], batch: int) -> None:
         self.batch = batch
+        self.size = len(sessions)
         self._changed = threading.Condition()
         self._free = list(sessions)
         self._usable = len(sessions)

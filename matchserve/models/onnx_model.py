@@ -21,16 +21,24 @@ from matchserve.errors import (
 )
 from matchserve.hardware import available_cpus
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, read_card
+from matchserve.models.execution import (
+    BUFFERS_PER_DEVICE,
+    DEVICE_BATCH,
+    INPUT,
+    OUTPUT,
+    BoundSession,
+    DeviceOptions,
+    Devices,
+    Signature,
+    default_batch,
+)
 from matchserve.models.onnx_guard import refuse_external_data
-from matchserve.models.providers import start_session
+from matchserve.models.providers import PROVIDERS, Placement, start_session
 from matchserve.types import Image, Keypoints, UInt8, is_unit_length
 from matchserve.vision.patches import crop
 
-INPUT, OUTPUT = "patches", "descriptors"
 MAX_MODEL_BYTES = 200_000_000
 MAX_GOLDEN_BYTES = 100_000_000
-# Larger batches are not faster on a CPU, and memory grows with the batch.
-BATCH = 64
 # Golden descriptors come from another machine, whose kernels differ in the last digits.
 GOLDEN_BIT_SHARE = 0.01
 
@@ -42,9 +50,14 @@ class OnnxDescriptor:
     """Runs `directory/model.onnx` on the requested device; safe to call from many threads."""
 
     def __init__(
-        self, directory: Path | str, *, provider: str = "auto", threads: int | None = None
+        self,
+        directory: Path | str,
+        *,
+        provider: str = "auto",
+        threads: int | None = None,
+        devices: DeviceOptions | None = None,
     ) -> None:
-        """Load and check a model.
+        """Load and check a model; `devices` says which run it if the provider has devices.
 
         Raises:
             ModelError: the model is missing or damaged, contradicts its card, or cannot run.
@@ -54,9 +67,14 @@ class OnnxDescriptor:
         self.threads = threads or available_cpus()
         model = _verified_bytes(directory, MODEL_FILE, self.card.sha256)
         refuse_external_data(model)
-        self._session = _open_session(model, provider, self.threads, self.card.name)
+        devices = devices or DeviceOptions()
+        self._session, *others = self._open_sessions(model, provider, devices)
         self.provider: str = self._session.get_providers()[0]
         self._input_type = _check_signature(self._session, self.card)
+        self.batch = devices.batch or default_batch(self.provider)
+        self._devices: Devices | None = None
+        if self.is_on_device:
+            self._devices = self._bind([self._session, *others])
         self._check_golden(_verified_bytes(directory, GOLDEN_FILE, self.card.golden_sha256))
 
     def describe(
@@ -79,18 +97,53 @@ class OnnxDescriptor:
             raise InvalidParameter(
                 f"patches are {patches.dtype} {patches.shape}, not uint8 (N, 1, {size}, {size})"
             )
-        dtype = np.float32 if self.card.kind == "float" else np.uint8
-        rows = np.empty((len(patches), self.card.row_length), dtype)
-        for start in range(0, len(patches), BATCH):
-            batch: NDArray[Any] = patches[start : start + BATCH]
-            rows[start : start + BATCH] = self._run(batch.astype(self._input_type, copy=False))
+        rows: NDArray[Any] = np.empty((len(patches), self.card.row_length), self._row_type)
+        for start in range(0, len(patches), self.batch):
+            batch: NDArray[Any] = patches[start : start + self.batch]
+            rows[start : start + self.batch] = self._run(batch)
         return rows
 
+    @property
+    def is_on_device(self) -> bool:
+        """Whether the model runs on another processor than the CPU."""
+        return self.provider != PROVIDERS["cpu"]
+
+    @property
+    def concurrency(self) -> int:
+        """Number of batches that can run at the same time; 1 on the CPU, which has its threads."""
+        return 1 if self._devices is None else self._devices.size
+
+    @property
+    def _row_type(self) -> type:
+        return np.float32 if self.card.kind == "float" else np.uint8
+
+    def _open_sessions(self, model: bytes, provider: str, devices: DeviceOptions) -> list[Any]:
+        """Open one session for each device, or a single one for the CPU."""
+        profile = (self.card.patch.size, devices.batch or DEVICE_BATCH)
+
+        def session(number: int, choice: str) -> Any:
+            placement = Placement(number, profile, devices.engine_cache)
+            return _open_session(model, choice, self.threads, self.card.name, placement)
+
+        first = session(devices.numbers[0], provider)
+        if first.get_providers()[0] == PROVIDERS["cpu"]:
+            return [first]
+        # The first device runs, so the others must run too: `auto` would take the CPU for them.
+        choice = "cuda" if provider == "auto" else provider
+        return [first, *(session(number, choice) for number in devices.numbers[1:])]
+
+    def _bind(self, sessions: list[Any]) -> Devices:
+        card = self.card
+        signature = Signature(card.patch.size, self._input_type, card.row_length, self._row_type)
+        bound = [
+            BoundSession(session, signature, self.batch)
+            for session in sessions
+            for _ in range(BUFFERS_PER_DEVICE)
+        ]
+        return Devices(bound, self.batch)
+
     def _run(self, batch: NDArray[Any]) -> NDArray[Any]:
-        try:
-            (rows,) = self._session.run([OUTPUT], {INPUT: np.ascontiguousarray(batch)})
-        except Exception as error:  # ONNX Runtime's own exception types are private
-            raise InferenceFailed(f"model {self.card.name!r} failed while running") from error
+        rows = self._run_on_cpu(batch) if self._devices is None else self._devices.run(batch)
         if rows.shape != (len(batch), self.card.row_length):
             raise ModelMismatch(
                 f"model {self.card.name!r} returned {rows.shape} for {len(batch)} patches"
@@ -98,6 +151,13 @@ class OnnxDescriptor:
         if self.card.kind == "float" and not np.isfinite(rows).all():
             raise InferenceFailed(f"model {self.card.name!r} returned NaN or infinity")
         return np.asarray(rows)
+
+    def _run_on_cpu(self, batch: NDArray[Any]) -> NDArray[Any]:
+        given: NDArray[Any] = np.ascontiguousarray(batch.astype(self._input_type, copy=False))
+        try:
+            return np.asarray(self._session.run([OUTPUT], {INPUT: given})[0])
+        except Exception as error:  # ONNX Runtime's own exception types are private
+            raise InferenceFailed(f"model {self.card.name!r} failed while running") from error
 
     def _check_golden(self, data: bytes) -> None:
         """Describe the golden patches and compare with the recorded descriptors."""
@@ -147,9 +207,11 @@ def _verified_bytes(directory: Path, name: str, expected: str | None) -> bytes:
     return data
 
 
-def _open_session(model: bytes, provider: str, threads: int, name: str) -> Any:
+def _open_session(
+    model: bytes, provider: str, threads: int, name: str, placement: Placement
+) -> Any:
     try:
-        return start_session(model, provider, threads)
+        return start_session(model, provider, threads, placement)
     except MatchServeError:
         raise
     except Exception as error:  # ONNX Runtime's own exception types are private

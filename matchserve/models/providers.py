@@ -6,20 +6,61 @@ import base64
 import functools
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from matchserve.errors import InvalidParameter, ProviderUnavailable
 from matchserve.gpu import explain_failure, load_cuda_libraries
 
-ProviderChoice = Literal["auto", "cpu", "cuda"]
+ProviderChoice = Literal["auto", "cpu", "cuda", "tensorrt"]
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-
-# TensorFloat-32 rounds float32 inputs to 10 bits, and the card's golden descriptors would not hold:
-# use an fp16 model for speed. Trying every convolution algorithm would cost time per batch size.
-DEVICE_OPTIONS = {
-    PROVIDERS["cuda"]: {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a session runs: the number of its device and, for TensorRT, what it prepares for.
+
+    `profile` is the patch size and the largest batch; `engine_cache` a folder for built engines.
+    """
+
+    device: int = 0
+    profile: tuple[int, int] | None = None
+    engine_cache: Path | None = None
+
+    def options(self, provider: str) -> dict[str, str]:
+        """Return the options of ONNX Runtime for a provider."""
+        if provider == PROVIDERS["cuda"]:
+            # TensorFloat-32 rounds float32 to 10 bits, and the golden descriptors would not hold:
+            # use a float16 model for speed. Trying all convolutions costs time per batch size.
+            return {
+                "device_id": str(self.device),
+                "use_tf32": "0",
+                "cudnn_conv_algo_search": "HEURISTIC",
+            }
+        return self._tensorrt_options() if provider == PROVIDERS["tensorrt"] else {}
+
+    def _tensorrt_options(self) -> dict[str, str]:
+        options = {"device_id": str(self.device)}
+        if self.profile:
+            size, batch = self.profile
+            for name, count in (("min", 1), ("opt", batch), ("max", batch)):
+                options[f"trt_profile_{name}_shapes"] = f"patches:{count}x1x{size}x{size}"
+        if self.engine_cache:
+            # Building an engine takes minutes; a cached one starts in a second.
+            options |= {
+                "trt_engine_cache_enable": "1",
+                "trt_timing_cache_enable": "1",
+                "trt_engine_cache_path": str(self.engine_cache),
+                "trt_timing_cache_path": str(self.engine_cache),
+            }
+        return options
+
 
 _log = logging.getLogger(__name__)
 
@@ -40,10 +81,10 @@ def import_onnxruntime() -> Any:
 
 
 def requested_providers(choice: str, available: Sequence[str]) -> list[str]:
-    """The providers to give to ONNX Runtime, best first.
+    """Return the providers to give to ONNX Runtime, best first.
 
     Raises:
-        InvalidParameter: `choice` is not auto, cpu or cuda.
+        InvalidParameter: `choice` is not the name of a provider.
         ProviderUnavailable: the installed ONNX Runtime cannot run on `choice` at all.
     """
     if choice not in ("auto", *PROVIDERS):
@@ -55,8 +96,9 @@ def requested_providers(choice: str, available: Sequence[str]) -> list[str]:
             f"provider {choice!r} was asked for, but this ONNX Runtime has only "
             f"{', '.join(available)}; {INSTALL_HINT}"
         )
-    # CPU stays behind CUDA for the few shape operators that have no CUDA kernel.
-    return list(dict.fromkeys([PROVIDERS[choice], PROVIDERS["cpu"]]))
+    # TensorRT leaves some operators to CUDA, and CUDA a few shape operators to the CPU.
+    behind = {"cpu": [], "cuda": ["cpu"], "tensorrt": ["cuda", "cpu"]}[choice]
+    return [PROVIDERS[name] for name in (choice, *behind)]
 
 
 # Failures reach us as exceptions or as another provider, so ONNX Runtime need not print them.
@@ -68,7 +110,9 @@ _PROBE_MODEL = base64.b64decode(
 )
 
 
-def start_session(model: bytes, choice: str, threads: int) -> Any:
+def start_session(
+    model: bytes, choice: str, threads: int, placement: Placement | None = None
+) -> Any:
     """Start an ONNX Runtime session on the provider that `choice` stands for.
 
     Raises:
@@ -80,10 +124,13 @@ def start_session(model: bytes, choice: str, threads: int) -> Any:
     providers = requested_providers(choice, ort.get_available_providers())
     if providers[0] == PROVIDERS["cpu"]:
         return ort.InferenceSession(model, options, providers=providers)
-    session, cause = _try_device(ort, model, options, providers)
+    placed = [(name, (placement or Placement()).options(name)) for name in providers]
+    session, cause = _try_device(ort, model, options, placed)
     if session is not None:
         return session
     reason = explain_failure(cause, getattr(ort, "cuda_version", "") or "")
+    if choice == "tensorrt" and cause == _FALLS_BACK.format(PROVIDERS["cuda"]):
+        reason = "library missing: libnvinfer.so.10; install TensorRT 10 for CUDA 12"
     if choice != "auto":
         raise ProviderUnavailable(f"provider {choice!r} cannot run: {reason}")
     _say_once(f"running on the CPU: {reason}")
@@ -100,19 +147,23 @@ def _session_options(ort: Any, threads: int) -> Any:
     return options
 
 
-def _try_device(ort: Any, model: bytes, options: Any, providers: list[str]) -> tuple[Any, str]:
+_FALLS_BACK = "{} runs"
+
+
+def _try_device(
+    ort: Any, model: bytes, options: Any, providers: Sequence[tuple[str, dict[str, str]]]
+) -> tuple[Any, str]:
     """Start a session on the first provider; return None and the cause when it cannot run."""
     load_cuda_libraries()
-    given = [(name, DEVICE_OPTIONS.get(name, {})) for name in providers]
     try:
         # With its fallback on, ONNX Runtime prints to standard output and goes on with the CPU.
-        session = ort.InferenceSession(model, options, providers=given, enable_fallback=0)
+        session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
     except RuntimeError as error:
         if "CUDA failure" not in str(error):
             raise
         return None, str(error)
-    running = session.get_providers()
-    return (session, "") if running[0] == providers[0] else (None, f"{running[0]} runs")
+    running = session.get_providers()[0]
+    return (session, "") if running == providers[0][0] else (None, _FALLS_BACK.format(running))
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from matchserve.errors import (
 from matchserve.models import handcrafted
 from matchserve.models.card import CARD_FILE, ModelCard, is_model_name, read_card
 from matchserve.models.descriptor import Descriptor
+from matchserve.models.execution import DeviceOptions
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from matchserve.models.onnx_model import OnnxDescriptor
 
@@ -43,6 +44,7 @@ def load_descriptor(
     models_dir: Path | None = None,
     provider: str = "auto",
     threads: int | None = None,
+    devices: DeviceOptions | None = None,
 ) -> Descriptor:
     """Load a descriptor by name, or from a model directory given as a path.
 
@@ -58,14 +60,14 @@ def load_descriptor(
             raise ProviderUnavailable(f"{model!r} is computed by OpenCV, on the CPU only")
         return HandcraftedDescriptor(model)
     if "/" in model and (Path(model) / CARD_FILE).is_file():
-        return OnnxDescriptor(model, provider=provider, threads=threads)
+        return OnnxDescriptor(model, provider=provider, threads=threads, devices=devices)
     folder = _models_folder(models_dir)
     if not is_model_name(model) or not (folder / model / CARD_FILE).is_file():
         known = ", ".join(list_models(models_dir))
         raise UnknownModel(f"no model named {model[:80]!r}; there are {known}")
     if isinstance(problem := _card_or_error(folder / model), ModelError):
         raise problem
-    return OnnxDescriptor(folder / model, provider=provider, threads=threads)
+    return OnnxDescriptor(folder / model, provider=provider, threads=threads, devices=devices)
 
 
 def provider_for(model: str, provider: str) -> str:

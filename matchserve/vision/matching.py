@@ -5,9 +5,7 @@ FAISS computes distances in blocks, so memory does not grow with the product of 
 
 from __future__ import annotations
 
-import functools
 import math
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +14,10 @@ from numpy.typing import NDArray
 
 from matchserve.errors import (
     FeatureMismatch,
-    InferenceFailed,
     InvalidParameter,
 )
-from matchserve.libraries import gpu_count, import_faiss
 from matchserve.types import Bool, DescriptorKind, Features, Float32, Matches
+from matchserve.vision.nearest import nearest_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +70,10 @@ def mutual_nn(
     if len(left) == 0 or len(right) == 0:
         return _matches(np.zeros((0, 2)), np.zeros(0), left)
     count = 1 if options.ratio is None else 2
-    forward_distance, forward = _nearest(left, right, count)
+    forward_distance, forward = nearest_rows(left, right, count)
     # Only rows that are the nearest of another row can be mutual: search back for those only.
     wanted = np.unique(forward[:, 0])
-    back_distance, back = _nearest(right[wanted], left, count)
+    back_distance, back = nearest_rows(right[wanted], left, count)
     back_row = np.searchsorted(wanted, forward[:, 0])
     keep = back[back_row, 0] == np.arange(len(left))
     keep &= _is_distinct(forward_distance, options.ratio)
@@ -100,32 +97,3 @@ def _matches(pairs: NDArray[Any], distance: NDArray[Any], like: NDArray[Any]) ->
     # Unit vectors: 1 - d^2/4 = (1 + cosine) / 2. Binary: the share of equal bits.
     score = 1 - distance**2 / 4 if kind == "float" else 1 - distance / (8 * like.shape[1])
     return Matches(pairs.astype(np.int32), distance.astype(np.float32), score.astype(np.float32))
-
-
-def _nearest(
-    queries: NDArray[Any], base: NDArray[Any], count: int
-) -> tuple[Float32, NDArray[np.int64]]:
-    """Return distances and indices of the `count` nearest rows of `base`, nearest first."""
-    faiss = import_faiss()
-    count = min(count, len(base))
-    if queries.dtype == np.uint8:
-        bits, index = faiss.knn_hamming(queries, base, count)
-        return bits.astype(np.float32), index
-    search = faiss.knn if gpu_count() == 0 else _gpu_search()
-    try:
-        cosine, index = search(queries, base, count, metric=faiss.METRIC_INNER_PRODUCT)
-    except RuntimeError as error:  # the only exception of FAISS; on a GPU mostly out of memory
-        raise InferenceFailed("FAISS failed while matching") from error
-    return np.sqrt(np.maximum(2.0 - 2.0 * cosine, 0.0)), index
-
-
-# FAISS does not lock GPU resources, so each thread has its own.
-_per_thread = threading.local()
-
-
-def _gpu_search() -> Any:
-    """Return `faiss.knn_gpu` with the resources of this thread on the first device."""
-    faiss = import_faiss()
-    if not hasattr(_per_thread, "resources"):
-        _per_thread.resources = faiss.StandardGpuResources()
-    return functools.partial(faiss.knn_gpu, _per_thread.resources)

@@ -19,7 +19,8 @@ import onnx
 from numpy.typing import NDArray
 
 from matchserve.models.card import ModelCard
-from matchserve.models.onnx_model import INPUT, OUTPUT, OnnxDescriptor
+from matchserve.models.execution import INPUT, OUTPUT
+from matchserve.models.onnx_model import OnnxDescriptor
 from matchserve.types import UInt8
 from training.errors import ExportRefused
 from training.export.cards import CardText

@@ -311,9 +311,9 @@ def test_threads_are_given_to_the_session(
     seen: list[int] = []
     real = onnx_model.start_session
 
-    def record(model: bytes, choice: str, threads: int) -> Any:
+    def record(model: bytes, choice: str, threads: int, placement: Any) -> Any:
         seen.append(threads)
-        return real(model, choice, threads)
+        return real(model, choice, threads, placement)
 
     monkeypatch.setattr(onnx_model, "start_session", record)
     monkeypatch.setattr(onnx_model, "available_cpus", lambda: 3)

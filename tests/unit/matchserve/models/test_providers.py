@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from matchserve import gpu
 from matchserve.errors import InvalidParameter, ProviderUnavailable
 from matchserve.models import providers
+from matchserve.models.providers import Placement
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
 
 
 @pytest.mark.parametrize(
@@ -24,6 +27,7 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
         ("auto", ["TensorrtExecutionProvider", CUDA, CPU], [CUDA, CPU]),
         ("cpu", [CUDA, CPU], [CPU]),
         ("cuda", [CUDA, CPU], [CUDA, CPU]),
+        ("tensorrt", [TENSORRT, CUDA, CPU], [TENSORRT, CUDA, CPU]),
     ],
 )
 def test_providers_are_asked_for_in_order(
@@ -68,7 +72,7 @@ class FakeRuntime(SimpleNamespace):
         self.options = dict(providers[0][1])
         if self.outcome.startswith("CUDA failure"):
             raise RuntimeError(f"cuda_call.cc:122 {self.outcome} ; GPU=-1 ; hostname=vm")
-        running = names if self.outcome == "runs" else [CPU]
+        running = {"runs": names, "no tensorrt": [CUDA, CPU]}.get(self.outcome, [CPU])
         return SimpleNamespace(get_providers=lambda: running)
 
 
@@ -98,6 +102,25 @@ def test_a_device_that_runs_is_used(machine: Any) -> None:
     assert runtime.options["use_tf32"] == "0"
 
 
+def test_tensorrt_prepares_for_its_batches_and_keeps_its_engines(machine: Any) -> None:
+    runtime = FakeRuntime("runs")
+    machine(runtime)
+    placement = Placement(1, (48, 2048), Path("/engines"))
+    providers.start_session(b"", "tensorrt", 1, placement)
+    assert runtime.started == [[TENSORRT, CUDA, CPU]]
+    assert runtime.options["device_id"] == "1"
+    assert runtime.options["trt_profile_min_shapes"] == "patches:1x1x48x48"
+    assert runtime.options["trt_profile_max_shapes"] == "patches:2048x1x48x48"
+    assert runtime.options["trt_engine_cache_path"] == "/engines"
+    assert "trt_engine_cache_enable" not in Placement().options(TENSORRT)
+
+
+def test_tensorrt_that_is_not_installed_is_named(machine: Any) -> None:
+    machine(FakeRuntime("no tensorrt"))
+    with pytest.raises(ProviderUnavailable, match=r"libnvinfer\.so\.10"):
+        providers.probe("tensorrt")
+
+
 NO_DEVICE = "CUDA failure 100: no CUDA-capable device is detected"
 OLD_DRIVER = "CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version"
 
@@ -108,6 +131,7 @@ OLD_DRIVER = "CUDA failure 35: CUDA driver version is insufficient for CUDA runt
         (NO_DEVICE, {}, "no device: the driver sees none"),
         (OLD_DRIVER, {}, "no device: the driver is older than 525"),
         (OLD_DRIVER, {"driver": False}, r"no device: the NVIDIA driver \(libcuda.so.1\) is not"),
+        ("CUDA failure 101: invalid device ordinal", {}, "no device of that number"),
         ("CUDA failure 46: device is busy", {}, "cannot run: device is busy"),
         ("silent", {"missing": ("libcudnn.so.9",)}, "missing: libcudnn.so.9; pip install nvidia-c"),
         ("silent", {}, "no usable device"),

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import threading
-import types
 
 import numpy as np
 import pytest
@@ -11,12 +9,10 @@ import pytest
 from matchserve import libraries
 from matchserve.errors import (
     FeatureMismatch,
-    InferenceFailed,
     InvalidParameter,
     ProviderUnavailable,
 )
 from matchserve.types import Features, Float32, Keypoints, UInt8
-from matchserve.vision import matching
 from matchserve.vision.matching import MatchOptions, match, mutual_nn
 
 
@@ -124,48 +120,6 @@ def test_senseless_ratios_are_refused(ratio: float) -> None:
         MatchOptions(ratio=ratio)
 
 
-def test_a_gpu_is_used_when_faiss_sees_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GPU path is the same code with another search function."""
-    real = matching.import_faiss()
-    calls: list[object] = []
-
-    def knn_gpu(resources: object, *args: object, **options: object) -> object:
-        calls.append(resources)
-        return real.knn(*args, **options)
-
-    fake = types.SimpleNamespace(
-        knn=real.knn,
-        knn_gpu=knn_gpu,
-        METRIC_INNER_PRODUCT=real.METRIC_INNER_PRODUCT,
-        get_num_gpus=lambda: 1,
-        StandardGpuResources=object,
-    )
-    for module in (matching, libraries):
-        monkeypatch.setattr(module, "import_faiss", lambda: fake)
-    monkeypatch.setattr(matching, "_per_thread", threading.local())
-    left, right = unit_rows(40), unit_rows(50, seed=1)
-    on_gpu = mutual_nn(left, right)
-    assert len(calls) == 2
-    assert calls[0] is calls[1]
-    thread = threading.Thread(target=mutual_nn, args=(left, right))
-    thread.start()
-    thread.join()
-    assert calls[2] is not calls[0]  # FAISS's GPU resources are not safe to share
-    monkeypatch.undo()
-    np.testing.assert_array_equal(on_gpu.pairs, mutual_nn(left, right).pairs)
-
-
-def test_a_failing_search_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("out of device memory")
-
-    fake = types.SimpleNamespace(knn=fail, METRIC_INNER_PRODUCT=0)
-    for module in (matching, libraries):
-        monkeypatch.setattr(module, "import_faiss", lambda: fake)
-    with pytest.raises(InferenceFailed):
-        mutual_nn(unit_rows(3), unit_rows(3))
-
-
 def test_without_faiss_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     libraries.import_faiss.cache_clear()
@@ -173,4 +127,4 @@ def test_without_faiss_the_message_says_what_to_install(monkeypatch: pytest.Monk
         libraries.import_faiss()
     monkeypatch.undo()
     libraries.import_faiss.cache_clear()
-    assert matching.gpu_count() >= 0
+    assert libraries.gpu_count() >= 0
