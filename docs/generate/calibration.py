@@ -28,7 +28,8 @@ def figures() -> str:
         for kind, fitted in card.calibration.geometries.items():
             cells = " | ".join(f"{fitted.held_out[key]:.4f}" for key in FIGURES.values())
             rows.append(f"| `{card.name}` | {kind} | {cells} |")
-    return "\n".join([*rows, "", *(_protocol(card) for card in _calibrated())])
+    notes = [_protocol(card) for card in _calibrated()]
+    return "\n".join([*rows, "", *notes, *_borrowed()])
 
 
 def diagrams() -> dict[str, Path]:
@@ -41,9 +42,27 @@ def site_path(name: str) -> str:
     return f"images/reliability/{name}.png"
 
 
-def _calibrated() -> list[ModelCard]:
+def _with_calibration() -> list[ModelCard]:
     cards = [card for card in list_models().values() if isinstance(card, ModelCard)]
     return [card for card in cards if card.calibration is not None]
+
+
+def _owner(card: ModelCard) -> ModelCard:
+    """Return the first model with this calibration: a converted model has that of its source."""
+    return next(c for c in _with_calibration() if c.calibration == card.calibration)
+
+
+def _calibrated() -> list[ModelCard]:
+    return [card for card in _with_calibration() if _owner(card).name == card.name]
+
+
+def _borrowed() -> list[str]:
+    """Say whose calibration a model has that was not calibrated itself."""
+    return [
+        f"`{card.name}` has the calibration of `{_owner(card).name}`, whose descriptors it gives.\n"
+        for card in _with_calibration()
+        if _owner(card).name != card.name
+    ]
 
 
 def _directory(card: ModelCard) -> Path:

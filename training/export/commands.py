@@ -62,8 +62,7 @@ def export(
     if fp16:
         half = export_fp16(run, out).parity
         typer.echo(
-            f"{out}: differs from {run} by at most {half.difference:.1e} "
-            f"on {half.patches} patches"
+            f"{out}: differs from {run} by at most {half.difference:.1e} on {half.patches} patches"
         )
         return
     run = find_run(run)

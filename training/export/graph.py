@@ -18,7 +18,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from matchserve.models.onnx_model import INPUT, OUTPUT
+from matchserve.models.execution import INPUT, OUTPUT
 from matchserve.types import PatchSpec
 from training.errors import ExportRefused
 from training.export.pooling import TwoDomains, mean_of_domains

@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.unit.training.tiny_runs import new_run
 from training.errors import NonFiniteLoss, RecipeError
-from training.methods import METHODS
-from training.methods.samplers import SAMPLERS
+from training.methods import METHODS, SAMPLERS
 from training.runs import loop
 from training.runs import run as run_module
 from training.runs.checkpoint import read_tensors, write_tensors
