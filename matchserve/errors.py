@@ -17,14 +17,21 @@ MatchServeError
 │   ├── Overloaded             too many requests run and wait
 │   ├── DeadlineExceeded       the request took too long
 │   └── ShuttingDown           the service is shutting down
-└── ModelError                 a model cannot be used
-    ├── ModelMissing           a file of the model is missing
-    ├── ModelCorrupt           a file of the model is damaged
-    ├── ModelMismatch          the model contradicts its card
-    ├── ProviderUnavailable    the requested device or library is not available
-    └── InferenceFailed        the model failed while running
-        ├── DeviceOutOfMemory  the device has no memory for the smallest batch
-        └── DeviceLost         the device failed and cannot be used again by this process
+├── ModelError                 a model cannot be used
+│   ├── ModelMissing           a file of the model is missing
+│   ├── ModelCorrupt           a file of the model is damaged
+│   ├── ModelMismatch          the model contradicts its card
+│   ├── ProviderUnavailable    the requested device or library is not available
+│   └── InferenceFailed        the model failed while running
+│       ├── DeviceOutOfMemory  the device has no memory for the smallest batch
+│       └── DeviceLost         the device failed and cannot be used again by this process
+├── WorkspaceError             the workspace of a collection cannot be used
+│   ├── StorageFull            there is no room to write
+│   ├── StorageDamaged         a stored file is damaged
+│   ├── WorkspaceMismatch      it was made with another model or other options
+│   └── WorkspaceBusy          another process is working in it
+├── WorkerLost                 a worker process was killed again and again
+└── ReconstructionFailed       no 3D model could be made from a collection
 
 Each class has a `code` (stable, for programs), a `status` (HTTP) and an `exit_code` (command
 line).
@@ -199,3 +206,45 @@ class DeviceLost(InferenceFailed):
     """The device failed; this process cannot use it again."""
 
     code = "device_lost"
+
+
+class WorkspaceError(MatchServeError):
+    """The workspace of a collection cannot be used."""
+
+    code, status, exit_code = "workspace_error", 500, 74
+
+
+class StorageFull(WorkspaceError):
+    """There is no room to write; the same command resumes when there is."""
+
+    code, status = "storage_full", 507
+
+
+class StorageDamaged(WorkspaceError):
+    """A stored file is damaged or cut off."""
+
+    code = "storage_damaged"
+
+
+class WorkspaceMismatch(WorkspaceError):
+    """The workspace was made with another model or other options."""
+
+    code, status, exit_code = "workspace_mismatch", 409, 2
+
+
+class WorkspaceBusy(WorkspaceError):
+    """Another process is working in the workspace."""
+
+    code, status, exit_code = "workspace_busy", 409, 75
+
+
+class WorkerLost(MatchServeError):
+    """A worker process was killed again and again, most often for lack of memory."""
+
+    code, status, exit_code = "worker_lost", 500, 71
+
+
+class ReconstructionFailed(MatchServeError):
+    """No 3D model could be made from a collection."""
+
+    code, status, exit_code = "reconstruction_failed", 422, 65

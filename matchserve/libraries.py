@@ -10,6 +10,9 @@ from matchserve.errors import ProviderUnavailable
 INSTALL_HINT = "pip install '.[cpu]' -c constraints.txt, or '.[gpu]' for a CUDA device"
 """How to install what runs models and matches, from a checkout of the repository."""
 
+COLMAP_HINT = "pip install '.[cpu,colmap]' -c constraints.txt"
+"""How to install what reconstructs scenes and writes HDF5 files."""
+
 
 @functools.cache
 def import_faiss() -> Any:
@@ -27,6 +30,34 @@ def import_faiss() -> Any:
     # FAISS would not use BLAS for sets this small, which makes it ten times slower.
     faiss.cvar.distance_compute_blas_threshold = 1
     return faiss
+
+
+@functools.cache
+def import_pycolmap() -> Any:
+    """Import pycolmap, which comes with the extra `[colmap]`.
+
+    Raises:
+        ProviderUnavailable: pycolmap is not installed.
+    """
+    try:
+        import pycolmap
+    except ImportError as error:
+        raise ProviderUnavailable(f"pycolmap is not installed; run: {COLMAP_HINT}") from error
+    return pycolmap
+
+
+@functools.cache
+def import_h5py() -> Any:
+    """Import h5py, which comes with the extra `[colmap]`.
+
+    Raises:
+        ProviderUnavailable: h5py is not installed.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise ProviderUnavailable(f"h5py is not installed; run: {COLMAP_HINT}") from error
+    return h5py
 
 
 def gpu_count() -> int:

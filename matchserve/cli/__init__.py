@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from matchserve import __version__
-from matchserve.cli import inspect, match, serve
+from matchserve.cli import collection, inspect, match, serve
 from matchserve.cli.output import say
 from matchserve.errors import MatchServeError
 
@@ -26,12 +26,14 @@ app = typer.Typer(
 for command in (
     match.match,
     match.describe,
+    collection.reconstruct,
     inspect.models,
     inspect.doctor,
     inspect.bench,
     serve.serve,
 ):
     app.command()(command)
+app.add_typer(collection.app, name="collection")
 
 
 def _print_version(*, is_requested: bool) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.collections.colmap import PIXEL_SHIFT
 from matchserve.types import Bool, Float64, Keypoints
-from training.data.scenes.sfm import PIXEL_SHIFT
 
 Int64 = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ A workspace directory holds the files of one scene:
     sparse/         the reconstruction, if there is one
     done.json       written last, with the options; a workspace of other options is rebuilt
 
-COLMAP puts the centre of the first pixel at (0.5, 0.5): coordinates are shifted when written.
+Cameras, coordinates and the mapper's options are those of `matchserve.collections.colmap`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,14 @@ import numpy as np
 import pycolmap
 from numpy.typing import NDArray
 
+from matchserve.collections.colmap import (
+    MapperOptions,
+    guessed_camera,
+    incremental_options,
+    largest_first,
+    read_model,
+    write_image,
+)
 from matchserve.files import write_text_whole
 from matchserve.models.registry import load_descriptor
 from matchserve.threads import off_main_thread
@@ -31,9 +39,6 @@ from matchserve.types import Features, Keypoints
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.matching import MatchOptions, mutual_nn
 from training.data.images import read_image
-
-PIXEL_SHIFT = 0.5
-FOCAL_GUESS = 1.2  # times the longer side: a field of view of 46 degrees, a common lens
 
 # Covisible images are found with the strongest keypoints only, at a hundredth of the cost.
 _PRESELECTION_KEYPOINTS = 1024
@@ -105,9 +110,7 @@ def read_scene(workspace: Path) -> Scene:
         one, other = pycolmap.pair_id_to_image_pair(pair_id)
         if len(geometry.inlier_matches):
             matches[names[one], names[other]] = np.asarray(geometry.inlier_matches, np.int64)
-    sparse = workspace / "sparse"
-    model = pycolmap.Reconstruction(sparse) if (sparse / "points3D.bin").is_file() else None
-    return Scene(keypoints, matches, model)
+    return Scene(keypoints, matches, read_model(workspace / "sparse"))
 
 
 def build_database(
@@ -174,18 +177,14 @@ def run_mapper(
     `has_two_view_points=False` is COLMAP's default: points observed by only two images are not
     triangulated.
     """
-    pipeline = pycolmap.IncrementalPipelineOptions()
-    pipeline.min_model_size = 3
-    pipeline.multiple_models = True
-    pipeline.extract_colors = False
-    pipeline.num_threads = options.threads
-    pipeline.random_seed = options.seed
-    pipeline.triangulation.ignore_two_view_tracks = not has_two_view_points
-    if not refine_intrinsics:
-        pipeline.ba_refine_focal_length = False
-        pipeline.ba_refine_extra_params = False
-        pipeline.mapper.abs_pose_refine_focal_length = False
-        pipeline.mapper.abs_pose_refine_extra_params = False
+    pipeline = incremental_options(
+        MapperOptions(
+            threads=options.threads,
+            seed=options.seed,
+            refine_intrinsics=refine_intrinsics,
+            has_two_view_points=has_two_view_points,
+        )
+    )
     output = workspace / "models"
     output.mkdir(exist_ok=True)
     models = pycolmap.incremental_mapping(
@@ -194,7 +193,7 @@ def run_mapper(
     shutil.rmtree(output, ignore_errors=True)
     if not models:
         return None
-    best = max(models.values(), key=lambda model: (model.num_reg_images(), model.num_points3D()))
+    best = largest_first(models)[0]
     sparse = workspace / "sparse"
     sparse.mkdir(exist_ok=True)
     best.write(sparse)
@@ -249,13 +248,5 @@ def _write_images(
             camera_id = shared[size]
         else:
             camera_id = shared[size] = database.write_camera(guessed_camera(size))
-        image_id = database.write_image(pycolmap.Image(name=name, camera_id=camera_id))
-        database.write_keypoints(image_id, described.keypoints.xy + np.float32(PIXEL_SHIFT))
-        ids[name] = image_id
+        ids[name] = write_image(database, name, camera_id, described.keypoints)
     return ids
-
-
-def guessed_camera(size: tuple[int, int]) -> Any:
-    """Return a pycolmap camera with a guessed focal length and one radial distortion term."""
-    model = pycolmap.CameraModelId.SIMPLE_RADIAL
-    return pycolmap.Camera.create_from_model_id(0, model, FOCAL_GUESS * max(size), *size)

@@ -17,11 +17,11 @@ import numpy as np
 import pycolmap
 from numpy.typing import NDArray
 
+from matchserve.collections.colmap import PIXEL_SHIFT, quiet
 from matchserve.types import Float64
 from training.data.images import read_image
 from training.data.scenes.build import find_scenes as find_plain_scenes
 from training.data.scenes.sfm import (
-    PIXEL_SHIFT,
     SfmOptions,
     build_database,
     run_mapper,
@@ -154,7 +154,7 @@ def _map_scene(
     folder: Path,
     options: Options,
 ) -> dict[str, NDArray[Any]]:
-    pycolmap.logging.minloglevel = pycolmap.logging.Level.WARNING.value
+    quiet()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     rows = find_keypoints(images, options)

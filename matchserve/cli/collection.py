@@ -1,0 +1,261 @@
+"""`matchserve reconstruct` and `matchserve collection`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+import typer
+from rich.markup import escape
+
+from matchserve import defaults
+from matchserve.cli.options import (
+    Exif,
+    MaxKeypoints,
+    MaxSide,
+    Model,
+    ModelsDir,
+    ProviderOption,
+    Upright,
+)
+from matchserve.cli.output import STANDARD_OUTPUT, say, write_json
+from matchserve.collections.cameras import CameraRule
+from matchserve.collections.collection import Collection
+from matchserve.collections.dry_run import estimate
+from matchserve.collections.progress import show
+from matchserve.collections.report import Report, make_report, summary
+from matchserve.matcher import Options
+from matchserve.vision.geometry import VerifyOptions
+from matchserve.vision.keypoints import DetectOptions
+from matchserve.vision.matching import MatchOptions
+
+SOME_REFUSED = 65
+
+app = typer.Typer(no_args_is_help=True, help="Describe, match and export a folder of images.")
+
+Folder = Annotated[Path, typer.Argument(help="Folder of JPEG, PNG, WebP or TIFF files.")]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o",
+        help="Folder for all results; the same command continues a run that was stopped.",
+    ),
+]  # fmt: skip
+WorkspaceFolder = Annotated[Path, typer.Argument(help="Output folder of `collection match`.")]
+Pairs = Annotated[
+    str,
+    typer.Option(
+        help="Pairs to match: exhaustive, sequential:N[,loops], retrieval:K, spatial:K,Dm, "
+        "list:FILE, or several of these joined by +. auto is exhaustive up to 200 images, "
+        "then spatial if most images have a GPS position, else retrieval."
+    ),
+]
+CameraOption = Annotated[
+    Literal["auto", "per-image", "per-folder", "single"],
+    typer.Option(
+        help="Images that share a camera; auto: those of one folder, size and EXIF camera."
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of worker processes, fewer if the memory is small.",
+        show_default="processors",
+    ),
+]
+Ratio = Annotated[
+    float | None,
+    typer.Option(
+        help="Maximum ratio of nearest to second-nearest distance (Lowe's ratio test).",
+        show_default="no test",
+    ),
+]
+Verify = Annotated[
+    Literal["fundamental", "homography"],
+    typer.Option(help="Geometry that the matches of each pair are checked against."),
+]
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of features that several collections share.",
+        show_default="inside the output folder",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the pairs, time and bytes to expect, and stop.")
+]
+JsonProgress = Annotated[
+    bool, typer.Option("--json", help="Print progress to standard error as lines of JSON.")
+]
+
+
+def reconstruct(
+    folder: Folder,
+    *,
+    output: Output,
+    pairs: Pairs = "auto",
+    camera: CameraOption = "auto",
+    mapper: Annotated[
+        Literal["auto", "incremental", "global"],
+        typer.Option(help="COLMAP's mapper; auto is incremental up to 500 images, then global."),
+    ] = "auto",
+    model: Model = defaults.MODEL,
+    max_keypoints: MaxKeypoints = defaults.MAX_KEYPOINTS,
+    max_side: MaxSide = defaults.MAX_SIDE,
+    upright: Upright = False,
+    exif: Exif = "ignore",
+    ratio: Ratio = None,
+    workers: Workers = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the COLMAP mapper.")] = 0,
+    store: Store = None,
+    dry_run: DryRun = False,
+    json: JsonProgress = False,
+    models_dir: ModelsDir = None,
+    provider: ProviderOption = "auto",
+) -> None:
+    """Reconstruct a folder of photographs: a COLMAP model and database, and a report."""
+    from matchserve.collections.reconstruct import ReconstructOptions
+    from matchserve.collections.reconstruct import reconstruct as run
+
+    options = Options(
+        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
+        match=MatchOptions(ratio=ratio),
+        max_side=max_side,
+        exif=exif,
+    )
+    collection = Collection(
+        output, images=folder, model=model, options=options, store=store,
+        models_dir=models_dir, provider=provider,
+    )  # fmt: skip
+    if dry_run:
+        say(escape(estimate(collection, pairs, workers).text()))
+        return
+    _announce_stop(output)
+    chosen = ReconstructOptions(camera=camera, mapper=mapper, seed=seed)
+    show(run(collection, chosen, pairs=pairs, workers=workers), as_json=json)
+    report = make_report(collection)
+    say(
+        f"{escape(summary(report))}\n[bold]{escape(str(output / 'sparse' / '0'))}[/], "
+        f"{escape(str(output / 'database.db'))}, {escape(str(output / 'report.png'))}"
+    )
+    _exit_if_refused(collection, report)
+
+
+@app.command("match")
+def match_folder(
+    folder: Folder,
+    *,
+    output: Output,
+    pairs: Pairs = "auto",
+    model: Model = defaults.MODEL,
+    max_keypoints: MaxKeypoints = defaults.MAX_KEYPOINTS,
+    max_side: MaxSide = defaults.MAX_SIDE,
+    upright: Upright = False,
+    exif: Exif = "ignore",
+    ratio: Ratio = None,
+    verify: Verify = defaults.VERIFY,
+    workers: Workers = None,
+    store: Store = None,
+    dry_run: DryRun = False,
+    json: JsonProgress = False,
+    models_dir: ModelsDir = None,
+    provider: ProviderOption = "auto",
+) -> None:
+    """Describe and match the images of a folder; continue a run that was stopped."""
+    options = Options(
+        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
+        match=MatchOptions(ratio=ratio),
+        verify=VerifyOptions(verify),
+        max_side=max_side,
+        exif=exif,
+    )
+    collection = Collection(
+        output, images=folder, model=model, options=options, store=store,
+        models_dir=models_dir, provider=provider,
+    )  # fmt: skip
+    if dry_run:
+        say(escape(estimate(collection, pairs, workers).text()))
+        return
+    _announce_stop(output)
+    show(collection.match(pairs, workers=workers), as_json=json)
+    report = make_report(collection)
+    say(f"{escape(summary(report))}\n[bold]{escape(str(output))}[/]")
+    _exit_if_refused(collection, report)
+
+
+@app.command()
+def status(
+    workspace: WorkspaceFolder,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
+) -> None:
+    """Print how far a collection is: images, pairs, components."""
+    report = make_report(Collection.open(workspace))
+    if json:
+        write_json(STANDARD_OUTPUT, report.fields())
+    else:
+        say(escape(f"{report.pairs_matched} of {report.pairs} pairs matched\n{summary(report)}"))
+
+
+@app.command("report")
+def report_command(workspace: WorkspaceFolder) -> None:
+    """Write report.json and report.png, with the view graph, to the workspace."""
+    from matchserve.collections.reconstruct import write_report
+
+    report = write_report(Collection.open(workspace))
+    say(escape(f"{summary(report)}\n{workspace / 'report.png'}"))
+
+
+@app.command()
+def export(
+    workspace: WorkspaceFolder,
+    *,
+    to: Annotated[
+        Literal["colmap", "hloc", "npz", "openmvg"],
+        typer.Option(
+            "--format",
+            help="colmap: database.db; hloc: features.h5, matches.h5 and pairs.txt; npz: one file "
+            "for each image and pair; openmvg: text files and sfm_data.json.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="File to write for colmap, folder for the others."),
+    ],
+    camera: CameraOption = "auto",
+) -> None:
+    """Export the features and matches of a collection to another program."""
+    from matchserve.collections.exports import export_to
+
+    rule: CameraRule = camera
+    show(export_to(Collection.open(workspace), to, output, camera=rule))
+    say(f"[bold]{escape(str(output))}[/]")
+
+
+def _exit_if_refused(collection: Collection, report: Report) -> None:
+    """End with an exit code that says that some files were not used."""
+    for name, reason in list(collection.scan.refused.items())[:20]:
+        say(escape(f"not used: {name!r}: {reason}"))
+    if report.refused or collection.scan.refused:
+        raise typer.Exit(SOME_REFUSED)
+
+
+def _announce_stop(output: Path) -> None:
+    """Print how to continue when Ctrl-C or SIGTERM stops the run, and end at once.
+
+    Every file is written completely or not at all, so nothing has to be tidied up.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        os.write(
+            sys.stderr.fileno(), f"\nstopped; run the same command to continue {output}\n".encode()
+        )
+        os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)

@@ -1,0 +1,229 @@
+"""`Collection`: describe and match all images of a folder; continue where a run was stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from matchserve import defaults
+from matchserve.collections import stages
+from matchserve.collections.ledger import ImageRow, Ledger
+from matchserve.collections.progress import Step
+from matchserve.collections.retrieval import retriever_of
+from matchserve.collections.scan import Scan, scan
+from matchserve.collections.shards import PairResult, read_results, shard_path
+from matchserve.collections.stages import Counts, Run
+from matchserve.collections.work import Setup, load_features
+from matchserve.collections.workspace import Workspace
+from matchserve.errors import InvalidParameter, MissingInput, StorageDamaged, WorkspaceMismatch
+from matchserve.matcher import Options
+from matchserve.models.registry import load_descriptor
+from matchserve.types import Features
+
+DEFAULT_OPTIONS = Options(exif="ignore")
+"""Keypoints are found in the raster as stored, because that is what COLMAP reads."""
+
+_OPTIONS = TypeAdapter(Options)
+
+
+class Collection:
+    """A folder of images and the workspace of its results.
+
+        flight = Collection("flight.work", images="flight/")
+        for step in flight.match(pairs="sequential:10"):
+            print(step.stage, step.done, step.total, step.eta_s)
+        flight.result("a.jpg", "b.jpg").rows  # indices of matching keypoints
+
+    With more than one worker, call `match` under `if __name__ == "__main__":`, as every program
+    that starts processes must.
+    """
+
+    def __init__(
+        self,
+        workspace: str | PathLike[str],
+        *,
+        images: str | PathLike[str],
+        model: str = defaults.MODEL,
+        options: Options = DEFAULT_OPTIONS,
+        store: str | PathLike[str] | None = None,
+        models_dir: Path | None = None,
+        provider: str = "auto",
+    ) -> None:
+        """Name the workspace and the folder of images; nothing is read or written yet.
+
+        `store` is a folder of features that several collections may share; by default the
+        workspace has its own.
+        """
+        self.workspace = Workspace(Path(workspace))
+        self.folder = Path(images)
+        features = self.workspace.features if store is None else Path(store)
+        self.setup = Setup(
+            features.absolute(), self.workspace.matches.absolute(), model, options, models_dir,
+            provider,
+        )  # fmt: skip
+        self.counts = Counts()
+        self.scan = Scan()
+
+    @classmethod
+    def open(cls, workspace: str | PathLike[str]) -> Collection:
+        """Open the workspace of a collection that was matched before.
+
+        Raises:
+            MissingInput: there is no such workspace.
+        """
+        place = Workspace(Path(workspace))
+        place.check_exists()
+        ledger = Ledger(place.ledger, is_read_only=True)
+        try:
+            text = ledger.setup()
+        finally:
+            ledger.close()
+        if text is None:
+            raise MissingInput(f"{place.root} holds no images yet; run its command again")
+        fields = json.loads(text)
+        models_dir = fields["models_dir"]
+        return cls(
+            workspace,
+            images=fields["folder"],
+            model=fields["model"],
+            options=_OPTIONS.validate_python(fields["options"]),
+            store=fields["store"],
+            models_dir=None if models_dir is None else Path(models_dir),
+        )
+
+    def match(self, pairs: str = "auto", *, workers: int | None = None) -> Iterator[Step]:
+        """Describe all images and match the chosen pairs, as far as that was not done before.
+
+        Raises:
+            InvalidParameter: the specification of the pairs is wrong.
+            MissingInput: the folder of images cannot be read.
+            WorkspaceError: the workspace is full, in use, or made with other options.
+            WorkerLost: worker processes were killed again and again.
+        """
+        self.scan = scan(self.folder, exclude=self.workspace.root)
+        with self.workspace.locked(), self._ledger() as ledger:
+            self._check_setup(ledger)
+            count = stages.worker_count(workers, self.setup.options.max_side)
+            run = Run(ledger, self.setup, self.scan, count)
+            self.counts = run.counts
+            yield from stages.describe(run)
+            yield from stages.plan(run, pairs, retriever_of(run))
+            yield from stages.match(run)
+
+    def images(self) -> list[ImageRow]:
+        """Return the images that the last run found, in the order they were added."""
+        with self._ledger(is_read_only=True) as ledger:
+            return [row for row in ledger.images() if row.state != "gone"]
+
+    def pairs(self) -> NDArray[np.int64]:
+        """Return all pairs as (P, 5): image0, image1, reasons, matches, inliers (ids of images).
+
+        The last two are -1 for pairs that were not matched yet.
+        """
+        with self._ledger(is_read_only=True) as ledger:
+            return ledger.pairs()
+
+    def features(self, row: ImageRow) -> Features:
+        """Return the features of an image; describe it again if they are damaged.
+
+        Raises:
+            StorageDamaged: they are lost, and the image has changed since.
+        """
+        return load_features(self.setup, row.feature_key, self.folder / row.name)
+
+    def results(self) -> Iterator[tuple[str, str, PairResult]]:
+        """Yield the names and the result of every matched pair.
+
+        Raises:
+            StorageDamaged: a result is damaged; the same command makes it again.
+        """
+        with self._ledger(is_read_only=True) as ledger:
+            rows = {row.id: row for row in ledger.images()}
+            for shard, _ in ledger.shards("done"):
+                wanted = ledger.shard_pairs(shard)
+                stored = {r.keys: r for r in self._read_shard(shard)} if wanted else {}
+                for first, second in wanted:
+                    result = stored[rows[first].feature_key, rows[second].feature_key]
+                    yield rows[first].name, rows[second].name, result
+
+    def result(self, name0: str, name1: str) -> PairResult:
+        """Return the result of one pair.
+
+        Raises:
+            InvalidParameter: the pair was not matched in this order.
+        """
+        with self._ledger(is_read_only=True) as ledger:
+            rows = {row.name: row for row in ledger.images()}
+            if name0 not in rows or name1 not in rows:
+                raise InvalidParameter(f"{name0} or {name1} is not in the collection")
+            shard = ledger.shard_of(rows[name0].id, rows[name1].id)
+        if shard is None:
+            raise InvalidParameter(f"{name0} and {name1} were not matched in this order")
+        wanted = (rows[name0].feature_key, rows[name1].feature_key)
+        return next(r for r in self._read_shard(shard) if r.keys == wanted)
+
+    def _read_shard(self, shard: str) -> list[PairResult]:
+        path = shard_path(self.setup.matches, shard)
+        try:
+            return read_results(path)
+        except StorageDamaged as error:
+            # Without the file, the next run knows that the pairs must be matched again.
+            path.unlink(missing_ok=True)
+            raise StorageDamaged(f"{error.message}; run `collection match` again") from error
+
+    @contextmanager
+    def _ledger(self, *, is_read_only: bool = False) -> Iterator[Ledger]:
+        ledger = Ledger(self.workspace.ledger, is_read_only=is_read_only)
+        try:
+            yield ledger
+        finally:
+            ledger.close()
+
+    def _check_setup(self, ledger: Ledger) -> None:
+        """Record the model and options of a new workspace, or compare them with the recorded ones.
+
+        Raises:
+            WorkspaceMismatch: they differ.
+        """
+        fields = self._fields()
+        text = ledger.setup()
+        known: dict[str, Any] = fields if text is None else json.loads(text)
+        for name in ("model", "fingerprint", "options"):
+            if known[name] != fields[name]:
+                raise WorkspaceMismatch(
+                    f"{self.workspace.root} was made with another {name}: "
+                    f"{_difference(known[name], fields[name])}; name another output folder"
+                )
+        if known != fields or text is None:
+            ledger.set_setup(json.dumps(fields))
+
+    def _fields(self) -> dict[str, Any]:
+        setup = self.setup
+        card = load_descriptor(
+            setup.model, models_dir=setup.models_dir, provider=setup.provider, threads=1
+        ).card
+        return {
+            "folder": str(self.folder.absolute()),
+            "model": setup.model,
+            "fingerprint": card.fingerprint,
+            "options": _OPTIONS.dump_python(setup.options, mode="json"),
+            "store": str(setup.store),
+            "models_dir": None if setup.models_dir is None else str(setup.models_dir),
+        }
+
+
+def _difference(known: Any, wanted: Any) -> str:
+    """Return the first difference of two values as text."""
+    if isinstance(known, dict) and isinstance(wanted, dict):
+        for name in wanted:
+            if known.get(name) != wanted[name]:
+                return f"{name} {_difference(known.get(name), wanted[name])}"
+    return f"{known}, not {wanted}"

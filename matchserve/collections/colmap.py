@@ -1,0 +1,111 @@
+"""COLMAP's conventions and the parts of pycolmap's interface that we use, in one place.
+
+COLMAP puts the centre of the first pixel at (0.5, 0.5), we at (0, 0): points are shifted when they
+are written. Names in pycolmap change between minor versions; only this module, `mapping` and
+`export_colmap` import it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from matchserve.libraries import import_pycolmap
+from matchserve.types import Float64, Keypoints
+
+PIXEL_SHIFT = 0.5
+FOCAL_GUESS = 1.2
+"""Focal length over the longer side where EXIF does not say: 46 degrees, a common lens."""
+
+_SHIFT = np.array([[1, 0, PIXEL_SHIFT], [0, 1, PIXEL_SHIFT], [0, 0, 1]])
+_UNSHIFT = np.linalg.inv(_SHIFT)
+
+
+@dataclass(frozen=True, slots=True)
+class MapperOptions:
+    """How the incremental mapper runs.
+
+    `has_two_view_points=False` is COLMAP's default: points observed by only two images are not
+    triangulated. `threads` is -1 for one for each processor.
+    """
+
+    threads: int = -1
+    seed: int = 0
+    refine_intrinsics: bool = True
+    has_two_view_points: bool = False
+    extract_colours: bool = False
+    min_model_size: int = 3
+
+
+def guessed_camera(size: tuple[int, int], focal_px: float | None = None) -> Any:
+    """Return a pycolmap camera with one radial distortion term; guess an unknown focal length."""
+    pycolmap = import_pycolmap()
+    model = pycolmap.CameraModelId.SIMPLE_RADIAL
+    focal = focal_px or FOCAL_GUESS * max(size)
+    camera = pycolmap.Camera.create_from_model_id(0, model, focal, *size)
+    camera.has_prior_focal_length = focal_px is not None
+    return camera
+
+
+def write_image(database: Any, name: str, camera_id: int, keypoints: Keypoints) -> int:
+    """Write an image with its keypoints; return its number in the database."""
+    pycolmap = import_pycolmap()
+    image_id = database.write_image(pycolmap.Image(name=name, camera_id=camera_id))
+    database.write_keypoints(image_id, keypoints.xy + np.float32(PIXEL_SHIFT))
+    return int(image_id)
+
+
+def shifted_fundamental(matrix: Float64) -> Float64:
+    """Return a fundamental matrix of our pixels as one of COLMAP's pixels."""
+    return np.asarray(_UNSHIFT.T @ matrix @ _UNSHIFT)
+
+
+def shifted_homography(matrix: Float64) -> Float64:
+    """Return a homography of our pixels as one of COLMAP's pixels."""
+    return np.asarray(_SHIFT @ matrix @ _UNSHIFT)
+
+
+def incremental_options(options: MapperOptions) -> Any:
+    """Return pycolmap's options of the incremental mapper."""
+    pipeline = import_pycolmap().IncrementalPipelineOptions()
+    pipeline.min_model_size = options.min_model_size
+    pipeline.multiple_models = True
+    pipeline.extract_colors = options.extract_colours
+    pipeline.num_threads = options.threads
+    pipeline.random_seed = options.seed
+    pipeline.triangulation.ignore_two_view_tracks = not options.has_two_view_points
+    if not options.refine_intrinsics:
+        pipeline.ba_refine_focal_length = False
+        pipeline.ba_refine_extra_params = False
+        pipeline.mapper.abs_pose_refine_focal_length = False
+        pipeline.mapper.abs_pose_refine_extra_params = False
+    return pipeline
+
+
+def global_options(options: MapperOptions) -> Any:
+    """Return pycolmap's options of the global mapper."""
+    pipeline = import_pycolmap().GlobalPipelineOptions()
+    pipeline.min_model_size = options.min_model_size
+    pipeline.num_threads = options.threads
+    pipeline.random_seed = options.seed
+    return pipeline
+
+
+def largest_first(models: dict[int, Any]) -> list[Any]:
+    """Sort reconstructions by their number of images, then of points, most first."""
+    return sorted(models.values(), key=lambda m: (-m.num_reg_images(), -m.num_points3D()))
+
+
+def quiet() -> None:
+    """Let COLMAP print warnings and errors only."""
+    pycolmap = import_pycolmap()
+    pycolmap.logging.minloglevel = pycolmap.logging.Level.WARNING.value
+
+
+def read_model(folder: Path) -> Any | None:
+    """Read a reconstruction, or return None if there is none."""
+    is_there = (folder / "points3D.bin").is_file()
+    return import_pycolmap().Reconstruction(folder) if is_there else None

@@ -1,0 +1,142 @@
+"""Structure from motion by COLMAP, in a process of its own.
+
+A failed check inside COLMAP aborts the process, and its log goes to a file. Run as a module, this
+reads a request from standard input and prints one line for each registered image.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from matchserve.collections.colmap import (
+    MapperOptions,
+    global_options,
+    incremental_options,
+    largest_first,
+)
+from matchserve.collections.progress import Meter, Step
+from matchserve.errors import ReconstructionFailed
+from matchserve.files import WholeDirectory
+from matchserve.libraries import import_pycolmap
+
+Mapper = Literal["incremental", "global"]
+
+_REGISTERED = "registered\n"
+
+MAX_INCREMENTAL = 500
+"""Number of images up to which the incremental mapper is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapRequest:
+    """What to reconstruct: a database, the folder of its images, and the folder to write."""
+
+    database: Path
+    images: Path
+    output: Path
+    mapper: Mapper
+    options: MapperOptions
+
+
+def run_mapper(request: MapRequest, image_count: int, log: Path) -> Iterator[Step]:
+    """Reconstruct in a child process; yield the number of registered images.
+
+    The models are written to `output/0`, `output/1`, ..., the largest first.
+
+    Raises:
+        ReconstructionFailed: COLMAP found no model, or its process died.
+    """
+    meter = Meter("map", image_count)
+    yield meter.step()
+    with log.open("wb") as errors, _started(errors) as process:
+        # Standard input stays open: when it closes, the child ends.
+        print(json.dumps(asdict(request), default=str), file=process.stdin, flush=True)
+        for line in process.stdout:
+            # Images of models that COLMAP gave up are registered again.
+            yield meter.step(int(line == _REGISTERED and meter.done < image_count))
+    if process.returncode != 0:
+        raise ReconstructionFailed(
+            f"COLMAP stopped with code {process.returncode}; its log is {log}"
+        )
+    if not (request.output / "0").is_dir():
+        raise ReconstructionFailed("COLMAP registered no images: no pair has enough matches")
+
+
+@contextmanager
+def _started(errors: BinaryIO) -> Iterator[Any]:
+    """Start the child process; kill it if the caller stops before its end."""
+    process = subprocess.Popen(  # noqa: S603  this module, without a shell
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+    )
+    try:
+        yield process
+        process.wait()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def map_images(request: MapRequest, on_image: Callable[[], None]) -> None:
+    """Reconstruct in this process, and write the models when all are complete."""
+    pycolmap = import_pycolmap()
+
+    def on_pair() -> None:
+        on_image()
+        on_image()
+
+    with tempfile.TemporaryDirectory(prefix="matchserve-") as scratch:
+        places = (request.database, request.images, Path(scratch))
+        if request.mapper == "global":
+            models = pycolmap.global_mapping(*places, options=global_options(request.options))
+        else:
+            models = pycolmap.incremental_mapping(
+                *places,
+                options=incremental_options(request.options),
+                initial_image_pair_callback=on_pair,
+                next_image_callback=on_image,
+            )
+    ranked: list[Any] = largest_first(models)
+    shutil.rmtree(request.output, ignore_errors=True)
+    with WholeDirectory(request.output) as folder:
+        for number, model in enumerate(ranked):
+            (folder / str(number)).mkdir()
+            model.write(folder / str(number))
+
+
+def _main() -> None:
+    fields = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    paths = {name: Path(fields[name]) for name in ("database", "images", "output")}
+    options = MapperOptions(**fields["options"])
+    request = MapRequest(**paths, mapper=fields["mapper"], options=options)
+
+    def on_image() -> None:
+        sys.stdout.write(_REGISTERED)
+        sys.stdout.flush()
+
+    map_images(request, on_image)
+
+
+def _end_with_parent() -> None:
+    """End this process at once when the other end of standard input is closed."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    _main()

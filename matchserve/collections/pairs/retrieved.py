@@ -1,0 +1,19 @@
+"""Pairs `retrieval:K`: each image with the K that look most similar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matchserve.collections.pairs.images import PairImage, PairRows, Retriever, as_rows, positive
+
+DEFAULT_COUNT = 20
+
+
+def retrieved(images: Sequence[PairImage], arguments: str, retriever: Retriever) -> PairRows:
+    """Return the pairs of each image and the images most similar to it.
+
+    Raises:
+        InvalidParameter: the argument is not a positive number.
+    """
+    count = positive(arguments, DEFAULT_COUNT, "the number of pairs 'retrieval'")
+    return as_rows(retriever([image.id for image in images], count))

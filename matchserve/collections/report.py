@@ -1,0 +1,177 @@
+"""The report of a collection: its view graph, refused images, and the 3D model if there is one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve.collections.collection import Collection
+from matchserve.collections.colmap import read_model
+from matchserve.collections.export_colmap import MIN_INLIERS
+from matchserve.collections.pairs import reason_names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewGraph:
+    """Images as nodes and verified pairs as edges.
+
+    `edges` are rows (node, node, inliers) of pairs with enough inliers; `components` are the
+    connected groups of at least two images, largest first; `alone` are images without an edge.
+    """
+
+    names: list[str]
+    edges: NDArray[np.int64]
+    components: list[list[str]]
+    alone: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """Figures of one 3D model."""
+
+    registered: int
+    points: int
+    observations: int
+    track_length: float
+    error_px: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """What is known about a collection."""
+
+    images: int
+    refused: dict[str, str]
+    pairs: int
+    pairs_matched: int
+    pairs_by_reason: dict[str, int]
+    graph: ViewGraph
+    models: list[ModelSummary] = field(default_factory=list)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {
+            "images": self.images,
+            "refused": self.refused,
+            "pairs": self.pairs,
+            "pairs_matched": self.pairs_matched,
+            "pairs_by_reason": self.pairs_by_reason,
+            "pairs_verified": len(self.graph.edges),
+            "components": [len(component) for component in self.graph.components],
+            "alone": self.graph.alone,
+            "models": [
+                {name: getattr(model, name) for name in ModelSummary.__slots__}
+                for model in self.models
+            ],
+        }
+
+
+def make_report(collection: Collection) -> Report:
+    """Collect the report of a collection, finished or not."""
+    rows = collection.images()
+    described = [row for row in rows if row.state == "described"]
+    pairs = collection.pairs()
+    reasons: Counter[str] = Counter()
+    for mask, count in zip(*np.unique(pairs[:, 2], return_counts=True), strict=True):
+        for name in reason_names(int(mask)):
+            reasons[name] += int(count)
+    return Report(
+        images=len(rows),
+        refused={row.name: row.code for row in rows if row.state == "refused"},
+        pairs=len(pairs),
+        pairs_matched=int((pairs[:, 3] >= 0).sum()),
+        pairs_by_reason=dict(reasons),
+        graph=view_graph({row.id: row.name for row in described}, pairs),
+        models=model_summaries(collection.workspace.sparse),
+    )
+
+
+def view_graph(names: dict[int, str], pairs: NDArray[np.int64]) -> ViewGraph:
+    """Build the view graph from image names by number and the pairs of the ledger."""
+    node = {number: index for index, number in enumerate(names)}
+    strong = pairs[pairs[:, 4] >= MIN_INLIERS]
+    edges = np.array(
+        [(node[a], node[b], inliers) for a, b, _, _, inliers in strong.tolist()], np.int64
+    ).reshape(-1, 3)
+    listed = list(names.values())
+    groups: dict[int, list[str]] = {}
+    for index, root in enumerate(_roots(len(listed), edges[:, :2])):
+        groups.setdefault(root, []).append(listed[index])
+    ranked = sorted(groups.values(), key=len, reverse=True)
+    alone = [group[0] for group in ranked if len(group) == 1]
+    return ViewGraph(listed, edges, [group for group in ranked if len(group) > 1], alone)
+
+
+def model_summaries(sparse: Path) -> list[ModelSummary]:
+    """Read the figures of the 3D models `sparse/0`, `sparse/1`, ..."""
+    folders = sorted((f for f in sparse.glob("*") if f.name.isdecimal()), key=lambda f: int(f.name))
+    models = [read_model(folder) for folder in folders]
+    return [
+        ModelSummary(
+            model.num_reg_images(),
+            model.num_points3D(),
+            model.compute_num_observations(),
+            round(model.compute_mean_track_length(), 3),
+            round(model.compute_mean_reprojection_error(), 4),
+        )
+        for model in models
+        if model is not None
+    ]
+
+
+def summary(report: Report) -> str:
+    """Return the report as a few lines of text."""
+    lines = [
+        f"{report.images} images{_refusals(report)}; {report.pairs} pairs"
+        f"{_reasons(report)}, {len(report.graph.edges)} verified"
+    ]
+    sizes = [len(component) for component in report.graph.components]
+    if sizes:
+        text = f"{len(sizes)} component{'s' if len(sizes) > 1 else ''} of "
+        text += ", ".join(map(str, sizes[:5])) + (", ..." if len(sizes) > 5 else "") + " images"
+        if report.graph.alone:
+            text += f"; {len(report.graph.alone)} images without a verified pair"
+        lines.append(text)
+    else:
+        lines.append("no pair of images was verified")
+    for number, model in enumerate(report.models[:3]):
+        lines.append(
+            f"model {number}: {model.registered} of {report.images} images registered, "
+            f"{model.points} points, track length {model.track_length:.2f}, "
+            f"reprojection error {model.error_px:.2f} px"
+        )
+    return "\n".join(lines)
+
+
+def _refusals(report: Report) -> str:
+    if not report.refused:
+        return ""
+    codes = Counter(report.refused.values())
+    detail = ", ".join(f"{count} {code}" for code, count in codes.most_common())
+    return f", {len(report.refused)} refused ({detail})"
+
+
+def _reasons(report: Report) -> str:
+    if not report.pairs_by_reason:
+        return ""
+    return " (" + ", ".join(f"{name} {n}" for name, n in report.pairs_by_reason.items()) + ")"
+
+
+def _roots(count: int, edges: NDArray[np.int64]) -> list[int]:
+    """Return a representative of each node's connected component."""
+    parent = list(range(count))
+
+    def find(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for first, second in edges.tolist():
+        parent[find(first)] = find(second)
+    return [find(node) for node in range(count)]

@@ -1,0 +1,158 @@
+"""Shards: groups of image pairs that are matched together, and the files of their results.
+
+A shard is named by everything its result depends on, so a result that exists never has to be made
+again, whoever made it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve.collections.sealed import read_sealed, write_sealed
+from matchserve.errors import StorageDamaged
+from matchserve.matcher import Options
+from matchserve.types import Bool, Float32, Float64, Int32, MatchResult
+
+FORMAT = 1
+"""Version of the stored results; a new one matches all pairs anew."""
+
+MAX_PAIRS = 256
+_MIN_PAIRS = 8
+_SHARDS_OF_A_SMALL_RUN = 16
+_BLOCK = 64  # images
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Pairs of feature keys to match, and the name of the result."""
+
+    id: str
+    keys: tuple[tuple[str, str], ...]
+
+
+def shard_id(keys: Sequence[tuple[str, str]], options: Options) -> str:
+    """Return the name of a shard's result."""
+    parts = {"format": FORMAT, "options": asdict(options), "keys": keys}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def divide(pairs: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Divide pairs of image numbers, (P, 2), into shards that touch few images each.
+
+    The division depends on the pairs alone, not on the number of workers. Small runs get small
+    shards, so that several workers can share them.
+    """
+    if len(pairs) == 0:
+        return []
+    block = pairs // _BLOCK
+    order = np.lexsort((pairs[:, 0], pairs[:, 1], block[:, 1], block[:, 0]))
+    size = min(max(-(-len(pairs) // _SHARDS_OF_A_SMALL_RUN), _MIN_PAIRS), MAX_PAIRS)
+    return np.split(pairs[order], range(size, len(pairs), size))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairResult:
+    """The stored result of one pair: M matches, and the geometry that some of them agree on.
+
+    `confidence` is the probability that a match is right, and `xy1` the refined position in image
+    1; each is None if it was not computed.
+    """
+
+    keys: tuple[str, str]
+    rows: Int32
+    score: Float32
+    confidence: Float32 | None
+    xy1: Float32 | None
+    inliers: Bool
+    kind: str
+    matrix: Float64 | None
+    log_nfa: float
+    same_scene: float | None
+
+
+def shard_path(folder: Path, shard: str) -> Path:
+    """Return the file of a shard's result."""
+    return folder / f"{shard}.npz"
+
+
+def write_results(path: Path, keys: Sequence[tuple[str, str]], results: list[MatchResult]) -> int:
+    """Store the results of a shard; return the number of bytes.
+
+    Raises:
+        StorageFull: there is no room on the disk.
+    """
+    columns = [_columns(result) for result in results]
+    joined = {name: np.concatenate([c[name] for c in columns]) for name in columns[0]}
+    counts = [len(result.matches) for result in results]
+    joined["keys"] = np.array(keys, "U64")
+    joined["offsets"] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return write_sealed(path, joined)
+
+
+def read_results(path: Path) -> list[PairResult]:
+    """Read the results of a shard.
+
+    Raises:
+        StorageDamaged: the file is absent or damaged.
+    """
+    arrays = read_sealed(path)
+    try:
+        return [_pair(arrays, number) for number in range(len(arrays["keys"]))]
+    except (KeyError, IndexError, ValueError) as error:
+        raise StorageDamaged(f"{path} does not contain matches") from error
+
+
+def _columns(result: MatchResult) -> dict[str, NDArray[Any]]:
+    """Return the arrays of one pair; each is joined with those of the other pairs."""
+    verification, count = result.verification, len(result.matches)
+    confidence = getattr(result.matches, "confidence", None)
+    refined = getattr(result, "refined", None)
+    xy1 = None if refined is None else refined.xy1
+    matrix = verification.matrix
+    scene = result.same_scene
+    return {
+        "rows": result.matches.pairs,
+        "score": result.matches.score.astype(np.float16),
+        "confidence": _or_nan(confidence, (count,), np.float16),
+        "xy1": _or_nan(xy1, (count, 2), np.float32),
+        "inliers": verification.inliers,
+        "kind": np.array([verification.kind], "U16"),
+        "matrix": _or_nan(None if matrix is None else matrix[None], (1, 3, 3), np.float64),
+        "log_nfa": np.array([verification.log_nfa]),
+        "same_scene": np.array([np.nan if scene is None else scene], np.float32),
+    }
+
+
+def _or_nan(value: Any, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
+    return np.full(shape, np.nan, dtype) if value is None else np.asarray(value, dtype)
+
+
+def _pair(arrays: dict[str, NDArray[Any]], number: int) -> PairResult:
+    start, end = arrays["offsets"][number : number + 2]
+    part = {n: arrays[n][start:end] for n in ("rows", "score", "confidence", "xy1", "inliers")}
+    matrix, scene = arrays["matrix"][number], float(arrays["same_scene"][number])
+    first, second = (str(key) for key in arrays["keys"][number])
+    return PairResult(
+        keys=(first, second),
+        rows=part["rows"],
+        score=part["score"].astype(np.float32),
+        confidence=_known(part["confidence"].astype(np.float32)),
+        xy1=_known(part["xy1"]),
+        inliers=part["inliers"],
+        kind=str(arrays["kind"][number]),
+        matrix=_known(matrix),
+        log_nfa=float(arrays["log_nfa"][number]),
+        same_scene=None if np.isnan(scene) else scene,
+    )
+
+
+def _known(values: NDArray[Any]) -> NDArray[Any] | None:
+    return None if values.size == 0 or np.isnan(values).any() else values

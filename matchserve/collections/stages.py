@@ -1,0 +1,207 @@
+"""The stages of a run: scan the folder, describe new images, choose pairs, match them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve.collections import pairs as pairings
+from matchserve.collections.ledger import ImageRow, Ledger
+from matchserve.collections.pairs.images import PairImage, Retriever
+from matchserve.collections.pool import run_tasks
+from matchserve.collections.progress import Meter, Step
+from matchserve.collections.scan import Scan
+from matchserve.collections.shards import Shard, divide, shard_id, shard_path
+from matchserve.collections.store import FeatureStore
+from matchserve.collections.work import Setup, describe_images, match_shard
+from matchserve.hardware import available_cpus, memory_limit_bytes
+from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
+
+IMAGES_PER_TASK = 16
+"""Number of images that a killed worker may lose."""
+
+_TASKS_OF_A_SMALL_RUN = 8
+_WORKER_BYTES = 200 << 20
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a run did: images described, pairs matched, and damaged feature files made again."""
+
+    described: int = 0
+    matched: int = 0
+    remade: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run on a collection: its ledger, its workers, and what it has done so far."""
+
+    ledger: Ledger
+    setup: Setup
+    found: Scan
+    workers: int
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """The file of each image by name."""
+        return {image.name: image.path for image in self.found.images}
+
+
+def describe(run: Run) -> Iterator[Step]:
+    """Describe the images that are new, changed, or have lost their features."""
+    todo = _images_to_describe(run)
+    paths = run.paths
+    meter = Meter("describe", len(run.found.images), len(run.found.images) - len(todo))
+    yield meter.step()
+    size = min(max(len(todo) // _TASKS_OF_A_SMALL_RUN, 1), IMAGES_PER_TASK)
+    groups = [todo[start : start + size] for start in range(0, len(todo), size)]
+    tasks = [(run.setup, [(name, paths[name]) for name in group]) for group in groups]
+    for _, receipts in run_tasks(describe_images, tasks, run.workers):
+        run.ledger.set_described(receipts)
+        run.counts.described += sum(receipt.was_made for receipt in receipts)
+        run.counts.refused += sum(bool(receipt.code) for receipt in receipts)
+        yield meter.step(len(receipts), run.counts.refused)
+
+
+def plan(run: Run, specification: str, retriever: Retriever) -> Iterator[Step]:
+    """Choose the pairs, and divide those that are new into shards.
+
+    Raises:
+        InvalidParameter: the specification of the pairs is wrong.
+    """
+    yield Step("pair", 0, 1)
+    images = [row for row in run.ledger.images() if row.state != "gone"]
+    candidates = [_pair_image(row) for row in images]
+    parts = pairings.resolve(pairings.parse(specification), candidates)
+    wanted, reasons = pairings.choose(candidates, parts, retriever)
+    keys = {row.id: row.feature_key for row in images}
+    _drop_lost_shards(run, keys)
+    known = run.ledger.pairs()
+    is_new, is_gone, changed = _compare(known, wanted, reasons)
+    run.ledger.forget_pairs(map(tuple, known[is_gone][:, :2].tolist()))
+    run.ledger.add_reasons(map(tuple, changed.tolist()))
+    rows = np.column_stack([wanted, reasons])[is_new]
+    run.ledger.plan([_named_shard(run.setup, group, keys) for group in _shards(rows)])
+    yield Step("pair", 1, 1)
+
+
+def match(run: Run) -> Iterator[Step]:
+    """Match the shards that have no result yet."""
+    done = sum(items for _, items in run.ledger.shards("done"))
+    names = [name for name, _ in run.ledger.shards("planned")]
+    pairs = {name: run.ledger.shard_pairs(name) for name in names}
+    names = [name for name in names if pairs[name]]
+    meter = Meter("match", done + sum(len(pairs[name]) for name in names), done)
+    yield meter.step()
+    rows = {row.id: row for row in run.ledger.images()}
+    paths = run.paths
+    tasks = []
+    for name in names:
+        keys = [(rows[a].feature_key, rows[b].feature_key) for a, b in pairs[name]]
+        members = {i for pair in pairs[name] for i in pair}
+        files = {rows[i].feature_key: paths[rows[i].name] for i in members}
+        tasks.append((run.setup, Shard(name, tuple(keys)), files))
+    for number, receipt in run_tasks(match_shard, tasks, run.workers):
+        run.ledger.set_matched(receipt, pairs[names[number]])
+        run.counts.matched += len(receipt.matches) if receipt.was_made else 0
+        run.counts.remade += receipt.remade
+        yield meter.step(len(receipt.matches))
+
+
+def worker_count(requested: int | None, max_side: int) -> int:
+    """Return the number of workers that fit in memory, at most one for each processor.
+
+    The memory of a worker grows with the working size; without one, images of 24 megapixels are
+    assumed.
+    """
+    pixels = 0.75 * max_side**2 if max_side else 24e6
+    fitting = int(memory_limit_bytes() / (_WORKER_BYTES + DETECT_BYTES_PER_PIXEL * pixels))
+    return max(1, min(requested or available_cpus(), fitting))
+
+
+def _images_to_describe(run: Run) -> list[str]:
+    """Bring the ledger up to date with the folder; return the images to describe, in order."""
+    rows = {row.name: row for row in run.ledger.images()}
+    store = FeatureStore(run.setup.store)
+
+    def is_current(name: str, size: int, mtime_ns: int) -> bool:
+        row = rows.get(name)
+        if row is None or (row.bytes, row.mtime_ns) != (size, mtime_ns):
+            return False
+        return row.state == "refused" or (row.state == "described" and row.feature_key in store)
+
+    outdated = [i for i in run.found.images if not is_current(i.name, i.bytes, i.mtime_ns)]
+    run.ledger.add_images((i.name, i.bytes, i.mtime_ns) for i in outdated)
+    there = {image.name for image in run.found.images}
+    run.ledger.set_gone(n for n, r in rows.items() if n not in there and r.state != "gone")
+    waiting = {i.name for i in outdated}
+    run.counts.refused = sum(
+        row.state == "refused" and name in there and name not in waiting
+        for name, row in rows.items()
+    )
+    return [i.name for i in outdated]
+
+
+def _pair_image(row: ImageRow) -> PairImage:
+    position = None if row.facts is None else row.facts.position
+    return PairImage(row.id, row.name, position, row.state == "described")
+
+
+def _drop_lost_shards(run: Run, keys: dict[int, str]) -> None:
+    """Forget shards whose pairs have changed, and reopen those whose result is lost."""
+    planned = {name for name, _ in run.ledger.shards("planned")}
+    for name, _ in run.ledger.shards():
+        has_result = shard_path(run.setup.matches, name).is_file()
+        if name not in planned and has_result:
+            continue
+        pairs = run.ledger.shard_pairs(name)
+        rows = [(keys.get(a, ""), keys.get(b, "")) for a, b in pairs]
+        if shard_id(rows, run.setup.options) != name:
+            run.ledger.drop_shards([name])
+        elif name not in planned:
+            run.ledger.reopen(name)
+
+
+def _compare(
+    known: NDArray[np.int64], wanted: NDArray[np.int64], reasons: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which wanted pairs are new, which known ones are not wanted, and changed reasons."""
+    known_code, wanted_code = _code(known[:, :2]), _code(wanted)
+    is_new = ~np.isin(wanted_code, known_code)
+    is_gone = ~np.isin(known_code, wanted_code)
+    kept = known[~is_gone]
+    # Both are sorted, so the wanted reasons of kept pairs are found by search.
+    place = np.searchsorted(wanted_code, known_code[~is_gone])
+    has_changed = kept[:, 2] != reasons[place] if len(reasons) else np.zeros(len(kept), np.bool_)
+    changed = np.column_stack([kept[:, :2], reasons[place]])[has_changed]
+    return is_new, is_gone, changed
+
+
+def _code(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each pair as one number that sorts as the pairs do."""
+    return np.asarray(pairs[:, 0] << 32 | pairs[:, 1])
+
+
+def _shards(rows: NDArray[np.int64]) -> Sequence[NDArray[np.int64]]:
+    """Divide rows (image0, image1, reasons) into shards."""
+    reason = dict(zip(_code(rows[:, :2]).tolist(), rows[:, 2].tolist(), strict=True))
+    return [
+        np.column_stack([group, [reason[code] for code in _code(group).tolist()]])
+        for group in divide(rows[:, :2])
+    ]
+
+
+def _named_shard(
+    setup: Setup, rows: NDArray[np.int64], keys: dict[int, str]
+) -> tuple[str, NDArray[np.int64]]:
+    """Return the name of a shard with its rows, in the order in which the ledger lists them."""
+    ordered = rows[np.lexsort((rows[:, 0], rows[:, 1]))]
+    names = [(keys[a], keys[b]) for a, b, _ in ordered.tolist()]
+    return shard_id(names, setup.options), ordered

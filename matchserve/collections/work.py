@@ -1,0 +1,211 @@
+"""The work of one process: describe images, match the pairs of a shard. No database, no locks.
+
+Both functions look into the store first, so work that exists is never done twice, and a damaged
+file is made again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from matchserve.clock import Call, one_thread
+from matchserve.collections.facts import Facts, read_facts
+from matchserve.collections.shards import (
+    PairResult,
+    Shard,
+    read_results,
+    shard_path,
+    write_results,
+)
+from matchserve.collections.store import FeatureStore, feature_key
+from matchserve.errors import ImageError, MissingInput, StorageDamaged
+from matchserve.feature_cache import FeatureCache
+from matchserve.files import read_file
+from matchserve.matcher import Matcher, Options
+from matchserve.types import Features, Float32, Int32
+
+CACHE_BYTES = 256 << 20
+"""Memory for features that a process keeps between pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all shards of a run share. `store` and `matches` are folders of the results."""
+
+    store: Path
+    matches: Path
+    model: str
+    options: Options
+    models_dir: Path | None = None
+    provider: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What became of one image; `code` and `detail` say why it is refused, if it is."""
+
+    name: str
+    sha256: str = ""
+    key: str = ""
+    keypoints: int = 0
+    facts: Facts | None = None
+    was_made: bool = False
+    code: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matched:
+    """What became of one shard: numbers for each pair, in the order of its keys.
+
+    `remade` counts damaged feature files that were made again; `was_made` is False if the result
+    existed.
+    """
+
+    id: str
+    matches: Int32
+    inliers: Int32
+    same_scene: Float32
+    seconds: float
+    was_made: bool
+    remade: int = 0
+
+
+def describe_images(setup: Setup, images: Sequence[tuple[str, Path]]) -> list[Described]:
+    """Describe images, given by name and path, that are not in the store.
+
+    Raises:
+        StorageFull: there is no room on the disk.
+    """
+    return [_describe(setup, name, path) for name, path in images]
+
+
+def match_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> Matched:
+    """Match the pairs of a shard; `paths` are the images by feature key.
+
+    Raises:
+        StorageFull: there is no room on the disk.
+        StorageDamaged: features are lost, and the image has changed since.
+    """
+    start = time.perf_counter()
+    path = shard_path(setup.matches, shard.id)
+    try:
+        results = read_results(path)
+        return _receipt(shard.id, results, time.perf_counter() - start, was_made=False)
+    except StorageDamaged:
+        pass
+    source = _FeatureSource(setup, paths)
+    call_options = setup.options
+    matcher = _matcher(setup)
+    matched = []
+    for first, second in shard.keys:
+        features0, features1 = source.features(first), source.features(second)
+        call = Call(threads=one_thread)
+        # Only the matches are stored: dropping the features keeps the memory of a shard small.
+        matched.append(
+            replace(
+                matcher.match_features(features0, features1, call_options, call),
+                timings_ms={},
+            )
+        )
+    write_results(path, shard.keys, matched)
+    results = read_results(path)
+    seconds = time.perf_counter() - start
+    return replace(_receipt(shard.id, results, seconds, was_made=True), remade=source.remade)
+
+
+class _FeatureSource:
+    """Reads features from memory or the store, and makes damaged ones again."""
+
+    def __init__(self, setup: Setup, paths: Mapping[str, Path]) -> None:
+        self.setup, self.paths = setup, paths
+        self.remade = 0
+        self._store = FeatureStore(setup.store)
+        self._cache = _cache()
+
+    def features(self, key: str) -> Features:
+        """Return the features of a key."""
+        features = self._cache.get(key)
+        if features is None:
+            try:
+                features = self._store.read(key)
+            except StorageDamaged:
+                features = self._make(key)
+                self.remade += 1
+            self._cache.put(key, features)
+        return features
+
+    def _make(self, key: str) -> Features:
+        described = _describe(self.setup, str(self.paths[key]), self.paths[key], is_forced=True)
+        if described.key != key:
+            raise StorageDamaged(
+                f"{self.paths[key]} has changed or vanished since it was described; "
+                "run the same command again"
+            )
+        return self._store.read(key)
+
+
+def load_features(setup: Setup, key: str, path: Path) -> Features:
+    """Return stored features; make them again if they are damaged.
+
+    Raises:
+        StorageDamaged: features are lost, and the image has changed since.
+    """
+    return _FeatureSource(setup, {key: path}).features(key)
+
+
+def _describe(setup: Setup, name: str, path: Path, *, is_forced: bool = False) -> Described:
+    matcher = _matcher(setup)
+    try:
+        data = read_file(path, matcher.limits.max_image_bytes)
+    except MissingInput as error:
+        return Described(name, code=error.code, detail=error.message)
+    sha256 = hashlib.sha256(data).hexdigest()
+    key = feature_key(sha256, matcher.descriptor.card, setup.options)
+    store = FeatureStore(setup.store)
+    facts = read_facts(data)
+    if not is_forced:
+        try:
+            return Described(name, sha256, key, len(store.read(key)), facts)
+        except StorageDamaged:
+            pass
+    try:
+        features = matcher.features(data, setup.options, Call(threads=one_thread))
+    except ImageError as error:
+        return Described(name, sha256, code=error.code, detail=error.message)
+    store.write(key, features)
+    return Described(name, sha256, key, len(features), facts, was_made=True)
+
+
+def _receipt(shard: str, results: list[PairResult], seconds: float, *, was_made: bool) -> Matched:
+    scenes = [np.nan if r.same_scene is None else r.same_scene for r in results]
+    return Matched(
+        shard,
+        np.array([len(r.rows) for r in results], np.int32),
+        np.array([r.inliers.sum() for r in results], np.int32),
+        np.array(scenes, np.float32),
+        seconds,
+        was_made,
+    )
+
+
+@functools.cache
+def _matcher_of(model: str, models_dir: Path | None, provider: str) -> Matcher:
+    return Matcher(model, models_dir=models_dir, provider=provider, threads=1)
+
+
+def _matcher(setup: Setup) -> Matcher:
+    """Return the matcher of this process: loaded once for each model."""
+    return _matcher_of(setup.model, setup.models_dir, setup.provider)
+
+
+@functools.cache
+def _cache() -> FeatureCache:
+    return FeatureCache(CACHE_BYTES)

@@ -1,0 +1,75 @@
+"""The folder of one collection: where each file lies, and the lock of the process that writes."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from matchserve.errors import MissingInput, WorkspaceBusy
+from matchserve.files import remove_leftovers
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Paths of a workspace."""
+
+    root: Path
+
+    @property
+    def ledger(self) -> Path:
+        """The SQLite database of images, pairs and shards."""
+        return self.root / "collection.db"
+
+    @property
+    def features(self) -> Path:
+        """Folder of the features, unless another store is named."""
+        return self.root / "features"
+
+    @property
+    def matches(self) -> Path:
+        """Folder of the results of shards."""
+        return self.root / "matches"
+
+    @property
+    def database(self) -> Path:
+        """COLMAP's database."""
+        return self.root / "database.db"
+
+    @property
+    def sparse(self) -> Path:
+        """Folder of the 3D model in COLMAP's format."""
+        return self.root / "sparse"
+
+    def check_exists(self) -> None:
+        """Check that this is the workspace of a collection.
+
+        Raises:
+            MissingInput: it is not.
+        """
+        if not self.ledger.is_file():
+            raise MissingInput(f"{self.root} is not the workspace of a collection")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working here, and remove what killed ones left.
+
+        Raises:
+            WorkspaceBusy: another process is working in this workspace.
+            MissingInput: the folder cannot be created.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            file = (self.root / "lock").open("wb")
+        except OSError as error:
+            raise MissingInput(f"cannot write to {self.root}: {error.strerror}") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise WorkspaceBusy(f"another process is working in {self.root}") from error
+            for folder in (self.root, self.matches, *self.features.glob("*")):
+                remove_leftovers(folder)
+            yield
