@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from matchserve import defaults
 from matchserve.collections import stages
 from matchserve.collections.ledger import ImageRow, Ledger
+from matchserve.collections.pool import WorkerPool
 from matchserve.collections.progress import Step
 from matchserve.collections.retrieval import retriever_of
 from matchserve.collections.scan import Scan, scan
@@ -109,10 +110,10 @@ class Collection:
             WorkerLost: worker processes were killed again and again.
         """
         self.scan = scan(self.folder, exclude=self.workspace.root)
-        with self.workspace.locked(), self._ledger() as ledger:
+        pool = WorkerPool(stages.worker_count(workers, self.setup.options.max_side))
+        with self.workspace.locked(), self._ledger() as ledger, closing(pool):
             self._check_setup(ledger)
-            count = stages.worker_count(workers, self.setup.options.max_side)
-            run = Run(ledger, self.setup, self.scan, count)
+            run = Run(ledger, self.setup, self.scan, pool)
             self.counts = run.counts
             yield from stages.describe(run)
             yield from stages.plan(run, pairs, retriever_of(run))
@@ -124,9 +125,9 @@ class Collection:
             return [row for row in ledger.images() if row.state != "gone"]
 
     def pairs(self) -> NDArray[np.int64]:
-        """Return all pairs as (P, 5): image0, image1, reasons, matches, inliers (ids of images).
+        """Return all pairs, (P, 6): image0, image1, reasons, matches, inliers, is_verified.
 
-        The last two are -1 for pairs that were not matched yet.
+        Images are given by `ImageRow.id`. The last three are -1 until a pair was matched.
         """
         with self._ledger(is_read_only=True) as ledger:
             return ledger.pairs()

@@ -1,6 +1,7 @@
 """Export to COLMAP's `database.db`: cameras, keypoints, matches and verified geometries.
 
-The geometries are ours, so COLMAP does not have to verify the matches again.
+The geometries are ours, so COLMAP does not have to verify the matches again. Pairs without a
+verified geometry are left out.
 """
 
 from __future__ import annotations
@@ -26,9 +27,6 @@ from matchserve.collections.progress import Meter, Step
 from matchserve.collections.sealed import raise_if_full
 from matchserve.collections.shards import PairResult
 from matchserve.libraries import import_pycolmap
-
-MIN_INLIERS = 15
-"""Pairs with fewer inliers are not exported; COLMAP does not use them."""
 
 
 def export_colmap(
@@ -100,9 +98,9 @@ def _write_position(
 
 def _write_pair(database: Any, ids: tuple[int, int], result: PairResult) -> None:
     pycolmap = import_pycolmap()
-    inliers = result.rows[result.inliers]
-    if len(inliers) < MIN_INLIERS or result.matrix is None:
+    if not result.is_verified or result.matrix is None:
         return
+    inliers = result.rows[result.inliers]
     geometry = pycolmap.TwoViewGeometry()
     geometry.inlier_matches = inliers.astype(np.uint32)
     if result.kind == "homography":

@@ -16,7 +16,6 @@ import numpy as np
 from matchserve.collections.cameras import CameraRule, ImageCamera, camera_of, group_cameras
 from matchserve.collections.collection import Collection
 from matchserve.collections.colmap import FOCAL_GUESS
-from matchserve.collections.export_colmap import MIN_INLIERS
 from matchserve.collections.ledger import ImageRow
 from matchserve.collections.progress import Meter, Step
 from matchserve.errors import InvalidParameter
@@ -52,8 +51,8 @@ def export_openmvg(
     numbers = {row.name: number for number, row in enumerate(images)}
     blocks = []
     for name0, name1, result in collection.results():
-        rows = result.rows[result.inliers]
-        if len(rows) >= MIN_INLIERS:
+        if result.is_verified:
+            rows = result.rows[result.inliers]
             lines = "".join(f"{a} {b}\n" for a, b in rows.tolist())
             blocks.append(f"{numbers[name0]} {numbers[name1]}\n{len(rows)}\n{lines}")
         yield meter.step(1)

@@ -30,7 +30,8 @@ CREATE TABLE image(
   state TEXT NOT NULL CHECK (state IN ('new', 'described', 'refused', 'gone')));
 CREATE TABLE pair(
   image0 INTEGER NOT NULL REFERENCES image, image1 INTEGER NOT NULL REFERENCES image,
-  reasons INTEGER NOT NULL, shard TEXT NOT NULL, matches INTEGER, inliers INTEGER, same_scene REAL,
+  reasons INTEGER NOT NULL, shard TEXT NOT NULL, matches INTEGER, inliers INTEGER,
+  is_verified INTEGER, same_scene REAL,
   PRIMARY KEY (image0, image1), CHECK (image0 < image1)) WITHOUT ROWID;
 CREATE INDEX pair_shard ON pair(shard);
 CREATE TABLE shard(
@@ -151,17 +152,17 @@ class Ledger:
                 db.execute("UPDATE image SET state = 'gone' WHERE name = ?", (name,))
 
     def pairs(self) -> NDArray[np.int64]:
-        """Return all planned pairs as (P, 5): image0, image1, reasons, matches, inliers.
+        """Return all planned pairs, (P, 6): image0, image1, reasons, matches, inliers, is_verified.
 
-        The last two are -1 until the pair was matched.
+        The last three are -1 until the pair was matched.
         """
         with _typed_errors(self.path):
             rows = self._db.execute(
-                "SELECT image0, image1, reasons, ifnull(matches, -1), ifnull(inliers, -1) "
-                "FROM pair ORDER BY image0, image1"
+                "SELECT image0, image1, reasons, ifnull(matches, -1), ifnull(inliers, -1), "
+                "ifnull(is_verified, -1) FROM pair ORDER BY image0, image1"
             )
             flat = np.fromiter((value for row in rows for value in row), np.int64)
-        return flat.reshape(-1, 5)
+        return flat.reshape(-1, 6)
 
     def plan(self, shards: Sequence[tuple[str, NDArray[np.int64]]]) -> None:
         """Record shards, each with its pairs as (n, 3): image0, image1, reasons."""
@@ -190,7 +191,8 @@ class Ledger:
         with self._transaction() as db:
             db.execute("UPDATE shard SET state = 'planned' WHERE id = ?", (shard,))
             db.execute(
-                "UPDATE pair SET matches = NULL, inliers = NULL, same_scene = NULL WHERE shard = ?",
+                "UPDATE pair SET matches = NULL, inliers = NULL, is_verified = NULL, "
+                "same_scene = NULL WHERE shard = ?",
                 (shard,),
             )
 
@@ -222,15 +224,16 @@ class Ledger:
         numbers = zip(
             receipt.matches.tolist(),
             receipt.inliers.tolist(),
+            receipt.is_verified.tolist(),
             (None if np.isnan(v) else float(v) for v in receipt.same_scene),
             pairs,
             strict=True,
         )
         with self._transaction() as db:
             db.executemany(
-                "UPDATE pair SET matches = ?, inliers = ?, same_scene = ? "
+                "UPDATE pair SET matches = ?, inliers = ?, is_verified = ?, same_scene = ? "
                 "WHERE image0 = ? AND image1 = ?",
-                ((matches, inliers, scene, *pair) for matches, inliers, scene, pair in numbers),
+                ((*values, *pair) for *values, pair in numbers),
             )
             db.execute(
                 "UPDATE shard SET state = 'done', seconds = ? WHERE id = ?",

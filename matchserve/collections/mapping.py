@@ -76,19 +76,18 @@ def run_mapper(request: MapRequest, image_count: int, log: Path) -> Iterator[Ste
 @contextmanager
 def _started(errors: BinaryIO) -> Iterator[Any]:
     """Start the child process; kill it if the caller stops before its end."""
-    process = subprocess.Popen(  # noqa: S603  this module, without a shell
-        [sys.executable, "-m", __name__],
+    with subprocess.Popen(
+        [sys.executable, "-m", "matchserve.collections.mapping"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
         text=True,
-    )
-    try:
-        yield process
-        process.wait()
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            yield process
+            process.wait()
+        finally:
+            process.kill()
 
 
 def map_images(request: MapRequest, on_image: Callable[[], None]) -> None:

@@ -24,62 +24,81 @@ MAX_LOSSES = 3
 """Number of times in a row that workers may be killed before the run gives up."""
 
 
-def run_tasks(
-    work: Callable[..., T], tasks: Sequence[Task], workers: int
-) -> Iterator[tuple[int, T]]:
-    """Yield the number of each task and its result, in the order in which they finish.
+class WorkerPool:
+    """A number of worker processes, started when they are first needed.
 
-    With one worker the tasks run in this process. `work` must be a function of a module. Tasks of
-    a killed worker run again.
-
-    Raises:
-        WorkerLost: workers were killed again and again.
+    With one worker, tasks run in this process.
     """
-    if workers == 1 or len(tasks) <= 1:
-        for number, task in enumerate(tasks):
-            yield number, work(*task)
-        return
-    waiting = deque(range(len(tasks)))
-    losses = 0
-    while waiting:
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    def run(self, work: Callable[..., T], tasks: Sequence[Task]) -> Iterator[tuple[int, T]]:
+        """Yield the number of each task and its result, in the order in which they finish.
+
+        `work` must be a function of a module. Tasks of a killed worker run again.
+
+        Raises:
+            WorkerLost: workers were killed again and again.
+        """
+        if self.workers == 1 or len(tasks) <= 1:
+            for number, task in enumerate(tasks):
+                yield number, work(*task)
+            return
+        waiting = deque(range(len(tasks)))
         running: dict[Future[T], int] = {}
-        try:
-            for number, result in _run_pool(work, tasks, waiting, running, workers):
-                losses = 0
-                yield number, result
-        except BrokenProcessPool as error:
-            losses += 1
-            if losses > MAX_LOSSES:
-                raise WorkerLost(
-                    "worker processes were killed again and again, perhaps for lack of memory; "
-                    "run the same command with fewer --workers"
-                ) from error
-            waiting.extendleft(sorted(running.values(), reverse=True))
+        losses = 0
+        while waiting or running:
+            try:
+                for number, result in self._run(work, tasks, waiting, running):
+                    losses = 0
+                    yield number, result
+            except BrokenProcessPool as error:
+                losses += 1
+                self.close()
+                if losses > MAX_LOSSES:
+                    raise WorkerLost(
+                        "worker processes were killed again and again, perhaps for lack of "
+                        "memory; run the same command with fewer --workers"
+                    ) from error
+                waiting.extendleft(sorted(running.values(), reverse=True))
+                running.clear()
 
+    def close(self) -> None:
+        """End the workers after the tasks that they are running."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
 
-def _run_pool(
-    work: Callable[..., T],
-    tasks: Sequence[Task],
-    waiting: deque[int],
-    running: dict[Future[T], int],
-    workers: int,
-) -> Iterator[tuple[int, T]]:
-    """Run the waiting tasks until all are done; `running` are those whose result is not known."""
-    # FAISS and ONNX Runtime hang after a fork.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
-    try:
+    def _run(
+        self,
+        work: Callable[..., T],
+        tasks: Sequence[Task],
+        waiting: deque[int],
+        running: dict[Future[T], int],
+    ) -> Iterator[tuple[int, T]]:
+        """Run the waiting tasks until all are done; `running` are those without a result."""
+        pool = self._started()
         while waiting or running:
             # One task waits for each worker, so that none is idle and few are lost.
-            while waiting and len(running) < 2 * workers:
-                number = waiting.popleft()
+            while waiting and len(running) < 2 * self.workers:
+                number = waiting[0]
                 running[pool.submit(work, *tasks[number])] = number
+                waiting.popleft()
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 result = future.result()
                 yield running.pop(future), result
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # FAISS and ONNX Runtime hang after a fork.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(
+                self.workers, mp_context=context, initializer=_start_worker
+            )
+        return self._pool
 
 
 def _start_worker() -> None:

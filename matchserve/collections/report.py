@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from matchserve.collections.collection import Collection
 from matchserve.collections.colmap import read_model
-from matchserve.collections.export_colmap import MIN_INLIERS
 from matchserve.collections.pairs import reason_names
 
 
@@ -20,7 +19,7 @@ from matchserve.collections.pairs import reason_names
 class ViewGraph:
     """Images as nodes and verified pairs as edges.
 
-    `edges` are rows (node, node, inliers) of pairs with enough inliers; `components` are the
+    `edges` are rows (node, node, inliers) of verified pairs; `components` are the
     connected groups of at least two images, largest first; `alone` are images without an edge.
     """
 
@@ -94,9 +93,9 @@ def make_report(collection: Collection) -> Report:
 def view_graph(names: dict[int, str], pairs: NDArray[np.int64]) -> ViewGraph:
     """Build the view graph from image names by number and the pairs of the ledger."""
     node = {number: index for index, number in enumerate(names)}
-    strong = pairs[pairs[:, 4] >= MIN_INLIERS]
+    verified = pairs[pairs[:, 5] == 1]
     edges = np.array(
-        [(node[a], node[b], inliers) for a, b, _, _, inliers in strong.tolist()], np.int64
+        [(node[a], node[b], inliers) for a, b, _, _, inliers, _ in verified.tolist()], np.int64
     ).reshape(-1, 3)
     listed = list(names.values())
     groups: dict[int, list[str]] = {}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from matchserve.collections import pairs as pairings
 from matchserve.collections.ledger import ImageRow, Ledger
 from matchserve.collections.pairs.images import PairImage, Retriever
-from matchserve.collections.pool import run_tasks
+from matchserve.collections.pool import WorkerPool
 from matchserve.collections.progress import Meter, Step
 from matchserve.collections.scan import Scan
 from matchserve.collections.shards import Shard, divide, shard_id, shard_path
@@ -40,12 +40,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run on a collection: its ledger, its workers, and what it has done so far."""
+    """One run on a collection: its ledger, its worker processes, and what it has done so far."""
 
     ledger: Ledger
     setup: Setup
     found: Scan
-    workers: int
+    pool: WorkerPool
     counts: Counts = field(default_factory=Counts)
 
     @property
@@ -63,7 +63,7 @@ def describe(run: Run) -> Iterator[Step]:
     size = min(max(len(todo) // _TASKS_OF_A_SMALL_RUN, 1), IMAGES_PER_TASK)
     groups = [todo[start : start + size] for start in range(0, len(todo), size)]
     tasks = [(run.setup, [(name, paths[name]) for name in group]) for group in groups]
-    for _, receipts in run_tasks(describe_images, tasks, run.workers):
+    for _, receipts in run.pool.run(describe_images, tasks):
         run.ledger.set_described(receipts)
         run.counts.described += sum(receipt.was_made for receipt in receipts)
         run.counts.refused += sum(bool(receipt.code) for receipt in receipts)
@@ -108,7 +108,7 @@ def match(run: Run) -> Iterator[Step]:
         members = {i for pair in pairs[name] for i in pair}
         files = {rows[i].feature_key: paths[rows[i].name] for i in members}
         tasks.append((run.setup, Shard(name, tuple(keys)), files))
-    for number, receipt in run_tasks(match_shard, tasks, run.workers):
+    for number, receipt in run.pool.run(match_shard, tasks):
         run.ledger.set_matched(receipt, pairs[names[number]])
         run.counts.matched += len(receipt.matches) if receipt.was_made else 0
         run.counts.remade += receipt.remade

@@ -21,6 +21,7 @@ from matchserve.collections.shards import (
     PairResult,
     Shard,
     read_results,
+    result_columns,
     shard_path,
     write_results,
 )
@@ -29,7 +30,7 @@ from matchserve.errors import ImageError, MissingInput, StorageDamaged
 from matchserve.feature_cache import FeatureCache
 from matchserve.files import read_file
 from matchserve.matcher import Matcher, Options
-from matchserve.types import Features, Float32, Int32
+from matchserve.types import Bool, Features, Float32, Int32
 
 CACHE_BYTES = 256 << 20
 """Memory for features that a process keeps between pairs."""
@@ -72,6 +73,7 @@ class Matched:
     id: str
     matches: Int32
     inliers: Int32
+    is_verified: Bool
     same_scene: Float32
     seconds: float
     was_made: bool
@@ -101,20 +103,13 @@ def match_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> Matche
         return _receipt(shard.id, results, time.perf_counter() - start, was_made=False)
     except StorageDamaged:
         pass
-    source = _FeatureSource(setup, paths)
-    call_options = setup.options
-    matcher = _matcher(setup)
+    source, matcher = _FeatureSource(setup, paths), _matcher(setup)
     matched = []
     for first, second in shard.keys:
-        features0, features1 = source.features(first), source.features(second)
+        features = source.features(first), source.features(second)
         call = Call(threads=one_thread)
-        # Only the matches are stored: dropping the features keeps the memory of a shard small.
-        matched.append(
-            replace(
-                matcher.match_features(features0, features1, call_options, call),
-                timings_ms={},
-            )
-        )
+        result = matcher.match_features(*features, setup.options, call)
+        matched.append(result_columns(result))
     write_results(path, shard.keys, matched)
     results = read_results(path)
     seconds = time.perf_counter() - start
@@ -190,6 +185,7 @@ def _receipt(shard: str, results: list[PairResult], seconds: float, *, was_made:
         shard,
         np.array([len(r.rows) for r in results], np.int32),
         np.array([r.inliers.sum() for r in results], np.int32),
+        np.array([r.is_verified for r in results], np.bool_),
         np.array(scenes, np.float32),
         seconds,
         was_made,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from skimage import data as samples
 
-from tests.unit.training.corner_scene import write_scene
+from tests.corner_scene import write_scene
 
 MATRIX = np.array([[0.95, -0.12, 30.0], [0.1, 0.92, -8.0], [1e-4, -5e-5, 1.0]])
 

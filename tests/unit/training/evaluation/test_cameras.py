@@ -8,7 +8,7 @@ from training.evaluation.cameras import find_scenes, relative_pose
 
 
 def test_strecha_cameras_are_read_for_the_stored_size(scene: Path) -> None:
-    from tests.unit.training.corner_scene import intrinsics, poses
+    from tests.corner_scene import intrinsics, poses
 
     views = find_scenes([scene])["corner"]
     rotation, centre = poses(4)[1]

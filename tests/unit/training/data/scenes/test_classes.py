@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from matchserve.types import Keypoints, PatchSpec
-from tests.unit.training.corner_scene import intrinsics, poses, write_scene
+from tests.corner_scene import intrinsics, poses, write_scene
 from training.data.photos.correspondence import Tolerance
 from training.data.scenes.build import SceneOptions, build_scenes, find_scenes
 from training.data.scenes.classes import classes_from_matches, classes_from_model

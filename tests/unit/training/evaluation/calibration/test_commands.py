@@ -16,8 +16,8 @@ from matchserve.models import handcrafted
 from matchserve.models.card import read_card
 from matchserve.pattern import generate, generate_pair
 from matchserve.vision.keypoints import DetectOptions
+from tests.corner_scene import write_scene
 from tests.tiny_models import write_tiny_model
-from tests.unit.training.corner_scene import write_scene
 from training.cli import app
 from training.data.scenes.build import find_scenes
 from training.data.scenes.sfm import SfmOptions, reconstruct
