@@ -236,3 +236,15 @@ def test_a_network_that_reads_other_maps_is_not_narrowed(name: str, other: str) 
 def test_networks_whose_channels_mean_several_things_are_not_narrowed(name: str) -> None:
     wide, narrow = net(name, width=0.5).state_dict(), net(name, width=0.25).state_dict()
     assert not is_narrower(narrow, wide)
+
+
+@pytest.mark.parametrize("width", [0.25, 1.0])
+def test_the_residual_network_starts_near_the_targets_of_its_losses(width: float) -> None:
+    torch.manual_seed(0)
+    options = NetworkOptions(name="residual", head="linear", width=width)
+    net = build_network(options, 32).eval()
+    smooth = torch.nn.functional.interpolate(torch.rand(16, 1, 4, 4), size=32, mode="bilinear")
+    with torch.no_grad():
+        rows = net(255 * smooth)
+    # Negative pairs shall be 3 apart; far more makes the first gradients explode.
+    assert 1.0 < torch.pdist(rows).mean() < 5.0
