@@ -39,11 +39,11 @@ class SdgmOptions(Options):
 
     `margin` is a probability; weights above it are the CDF if `soft` (the paper's raw stage), else
     1 (its fine-tune stage). `ema` is the rate of the moving averages. `power_init` is the initial
-    value of both powers; 0 takes it from the first batch. `reset_powers` takes the powers from the
-    first batch after the warm-up. `warmup` and `relaxed` are fractions of training: all weights are
-    1 until `warmup`, and negatives within `threshold_rad` are used until `relaxed` (and, if
-    `relaxed_angle` is not 0, until the mean angle of negatives exceeds it); later they are assumed
-    to show the same point.
+    value of both powers; 0 takes it from the first batch with an active triplet. `reset_powers`
+    takes the powers from the first such batch after the warm-up. `warmup` and `relaxed` are
+    fractions of training: all weights are 1 until `warmup`, and negatives within `threshold_rad`
+    are used until `relaxed` (and, if `relaxed_angle` is not 0, until the mean angle of negatives
+    exceeds it); later they are assumed to show the same point.
     """
 
     name: Literal["sdgm"] = "sdgm"
@@ -184,10 +184,13 @@ class Sdgm(nn.Module):
     @torch.no_grad()
     def _update_powers(self, weights: tuple[Tensor, Tensor], progress: float) -> Tensor:
         batch = torch.stack([w.sum() for w in weights]).to(self.powers.dtype)
-        from_batch = (self.seen == 0) & (not self.options.power_init)
+        # A power of 0 would make the loss of the next batches 1 / ema times too large: wait for the
+        # first batch with an active triplet.
+        has_active = (batch > 0).all()
+        from_batch = (self.powers <= 0).any() & (not self.options.power_init)
         if progress >= self.options.warmup:
-            from_batch |= ~self.modulated & self.options.reset_powers
-            self.modulated.fill_(value=True)
+            from_batch |= ~self.modulated & has_active & self.options.reset_powers
+            self.modulated |= has_active
         self.powers.lerp_(batch, self._rate(from_batch))
         return self.powers.clamp_min(1e-6)
 

@@ -34,11 +34,14 @@ def row_distance(left: NDArray[Any], right: NDArray[Any]) -> Float32:
 def fpr95(distances: NDArray[Any], labels: NDArray[Any]) -> float:
     """Return the share of non-matching pairs accepted at 95 % recall, by HardNet's rule.
 
-    `distances` (N,): smaller is more similar. `labels` (N,): true for matching pairs. The sort is
-    stable: pairs of equal distance are ranked in the order given.
+    `distances` (N,): smaller is more similar. `labels` (N,): true for matching pairs. Pairs of
+    equal distance are ranked in random order, always the same for the same input: lists begin with
+    the matching pairs, so that ranking ties as given would favour coarse distances such as
+    Hamming's.
     """
     matching = _with_both_labels(distances, labels)
-    ordered = matching[np.argsort(distances, kind="stable")]
+    shuffled = np.random.default_rng(0).permutation(len(matching))
+    ordered = matching[shuffled[np.argsort(distances[shuffled], kind="stable")]]
     wanted = 0.95 * ordered.sum()
     cut = int(np.argmax(np.cumsum(ordered) >= wanted))
     return float((~ordered[:cut]).sum() / (~ordered).sum())

@@ -38,7 +38,7 @@ from training.runs.directory import (
 from training.runs.precision import LossScale, amp_type
 from training.runs.recipe import Recipe
 from training.runs.schedule import build_optimizer
-from training.runs.sources import open_sources
+from training.runs.sources import open_sources, refuse_shared_classes
 from training.runs.validation import ValidationSet, validation_sets
 from training.runs.weights import start_network
 from training.runtime import distributed
@@ -97,6 +97,7 @@ def open_run(run_dir: Path) -> Run:
     train_stores = open_sources(recipe.data.train, cache)
     if not train_stores:
         raise RecipeError(f"{run_dir / RECIPE_FILE}: data.train: expected at least one store")
+    refuse_shared_classes(train_stores)
     validation = open_sources(recipe.data.validation, cache)
     state = build_state(recipe, train_stores[0].spec.size, device)
     entries = {

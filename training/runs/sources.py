@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,20 @@ def open_source(source: Source, cache: Path) -> PatchStore:
     if not len(store):
         raise DataError(f"{source.path}: the selected scenes contain no class")
     return store
+
+
+def refuse_shared_classes(stores: Sequence[PatchStore]) -> None:
+    """Refuse training stores that share classes: one class twice in a batch is a false negative.
+
+    Raises:
+        DataError: two stores have the same content and a class in common.
+    """
+    for store, other in combinations(stores, 2):
+        if store.digest == other.digest and np.intersect1d(store.classes, other.classes).size:
+            raise DataError(
+                f"{other.path}: given twice in data.train (as {store.path}): a batch could contain "
+                "one class as its own negative; raise its weight instead, or select other scenes"
+            )
 
 
 def open_sources(sources: Sequence[Source], cache: Path) -> list[PatchStore]:

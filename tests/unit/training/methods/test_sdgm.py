@@ -214,6 +214,23 @@ def test_powers_are_reset_when_the_warm_up_ends() -> None:
     assert float((loss.powers - before).abs().max()) < 1.0
 
 
+@pytest.mark.parametrize("reset", [False, True])
+def test_powers_wait_for_the_first_active_triplet(reset: bool) -> None:
+    loss = sdgm(warmup=0.0, reset_powers=reset, power_init=0.0, ema=0.001, relaxed=0.0)
+    # All triplets are equal, so that none is above the margin.
+    equal = torch.eye(64, dtype=torch.float64)
+    out = loss(Pairs(equal, equal, torch.Generator()))
+    assert out.loss.item() == 0.0
+    assert loss.powers.tolist() == [0.0, 0.0]
+    loss.mean.zero_()
+    a, p = random_pairs(64, 8, seed=0, noise=0.8)
+    loss(Pairs(a, p, torch.Generator()))
+    assert float(loss.powers.min()) > 0.5
+    before = loss.powers.clone()
+    loss(Pairs(p, a, torch.Generator()))
+    assert float((loss.powers - before).abs().max()) < 0.1
+
+
 def test_relaxed_until_the_negatives_are_far() -> None:
     loss = sdgm(relaxed=0.1, relaxed_angle=1.0)
     assert loss.ceiling(0.5) == 1 - 1e-5

@@ -25,10 +25,12 @@ def test_fpr95_is_zero_when_separated_and_invariant_to_monotone_maps() -> None:
     assert fpr95(d, labels) == fpr95(np.exp(3 * d), labels)
 
 
-def test_fpr95_ties_follow_the_given_order() -> None:
-    labels = np.array([1, 0, 1, 0])
-    assert fpr95(np.zeros(4), labels) == 0.5
-    assert fpr95(np.zeros(4), labels[::-1].copy()) == 1.0
+def test_fpr95_ranks_ties_at_random() -> None:
+    labels = np.arange(20_000) < 10_000
+    # Equal distances say nothing, whichever kind is listed first: 95 % of both are accepted.
+    for listed in (labels, ~labels):
+        assert fpr95(np.zeros(len(labels)), listed) == pytest.approx(0.95, abs=0.01)
+    assert fpr95(np.zeros(len(labels)), labels) == fpr95(np.zeros(len(labels)), labels)
 
 
 def test_fpr95_needs_both_kinds() -> None:
