@@ -27,7 +27,7 @@ ENTRYPOINT ["matchserve"]
 CMD ["serve"]
 
 # The CUDA libraries come from wheels, pinned in constraints-gpu.txt, so the base image needs none:
-# the NVIDIA container toolkit adds the driver. The installed packages take 3.8 GB.
+# the NVIDIA container toolkit adds the driver. The installed packages take 3.9 GB.
 FROM python:3.11-slim-bookworm AS build-gpu
 WORKDIR /src
 COPY pyproject.toml constraints.txt constraints-gpu.txt README.md LICENSE ./

@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine: `make serve` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
+GPU_VENV ?= .venv-gpu
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 HOST ?= 127.0.0.1
@@ -45,9 +46,15 @@ test-all: lint ## run all checks and all tests except the nightly ones
 test-nightly: $(VENV)/.full ## install the GPU packages in a clean folder and load them (4 GB)
 	$(BIN)/pytest -m nightly
 
-# Needs a device and `pip install '.[gpu]'` in PATH; docs/operations/gpu-checklist.md explains each.
-gpu-check: ## run the ten commands of the GPU checklist
-	$(PYTHON) -m tests.gpu.checklist
+# The GPU packages have an environment of their own: PyTorch brings another cuDNN.
+$(GPU_VENV)/.gpu: pyproject.toml constraints.txt constraints-gpu.txt
+	$(PYTHON) -m venv $(GPU_VENV)
+	$(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-gpu.txt -e '.[gpu]'
+	@touch $@
+
+gpu-check: $(GPU_VENV)/.gpu $(VENV)/.full ## run the ten commands of docs/operations/gpu-checklist.md (needs a GPU)
+	PATH="$(abspath $(GPU_VENV))/bin:$$PATH" python3 -m tests.gpu.checklist serving
+	PATH="$(abspath $(BIN)):$$PATH" python3 -m tests.gpu.checklist training
 
 # The oldest OpenCV that works with NumPy 2, in a folder that is searched before .venv.
 test-opencv4: $(VENV)/.full ## run the tests of vision on OpenCV 4
@@ -66,4 +73,4 @@ bench: $(VENV)/.full ## time every stage, compared with OpenCV's SIFT
 	$(BIN)/matchserve bench
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* dist build site
+	rm -rf $(VENV) $(GPU_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* dist build site

@@ -22,8 +22,8 @@ INPUT, OUTPUT = "patches", "descriptors"
 
 # More patches at once are not faster on a CPU and cost memory in proportion.
 CPU_BATCH = 64
-# Starting the kernels of `compact` costs about 0.2 ms, computing this many patches 0.5 ms on the
-# fastest device (docs/operations/performance.md). A batch is also what one image has by default.
+# Computed, not measured (docs/operations/performance.md): starting the kernels of `compact` costs
+# 0.16 ms, and this many patches 0.3 ms or more. It is also what one image has by default.
 DEVICE_BATCH = 2048
 # Two sets of buffers per device: the copies of one batch overlap the computation of the other.
 BUFFERS_PER_DEVICE = 2

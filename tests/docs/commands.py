@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from tests.gpu.checklist import read_steps
+
 NOT_RUN = {
     "make test": "runs this test",
     ". .venv/bin/activate": "the environment of the tests is active already",
     "pip install '.[cpu]' -c constraints.txt": "downloads packages",
-    "pip install '.[gpu]' -c constraints.txt": "downloads packages",
+    "pip install '.[gpu]' -c constraints.txt -c constraints-gpu.txt": (
+        "downloads packages; `make test-nightly` installs them"
+    ),
+    "make gpu-check": "needs a GPU",
+    "python docs/research/estimate_gpu.py": "tests/gpu/test_checklist.py runs it",
     "pip install '.[cpu,train]' -c constraints.txt": "downloads packages",
     "docker build --target cpu -t matchserve:cpu .": "needs a container engine",
     "docker build --target gpu -t matchserve:gpu .": "needs a container engine",
@@ -28,6 +34,8 @@ NOT_RUN = {
         "needs the HPatches data; tests/unit/training/data/test_public.py imports a small one"
     ),
 }
+
+NOT_RUN |= {step.command: "needs a GPU; see tests/gpu/checklist.py" for step in read_steps()}
 
 INSTEAD = {"make serve": "make -n serve"}
 
