@@ -27,10 +27,10 @@ NOT_RUN = {
     "python -m training evaluate compact --benchmark speed --data photos --threads 1": (
         "times for half a minute; tests/unit/training/evaluation/test_benchmarks.py runs it smaller"
     ),
-    "python -m training data phototour --data-dir liberty -o stores/liberty": (
+    "python -m training data phototour --data-dir liberty -o stores/phototour-liberty": (
         "needs the PhotoTour data; tests/unit/training/data/test_public.py imports a small one"
     ),
-    "python -m training data hpatches --data-dir hpatches-release -o stores/hpatches": (
+    "python -m training data hpatches --data-dir hpatches-release --split a -o stores/hpatches-a": (
         "needs the HPatches data; tests/unit/training/data/test_public.py imports a small one"
     ),
 }

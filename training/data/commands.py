@@ -278,16 +278,32 @@ def phototour(
 @app.command()
 def hpatches(
     data_dir: Annotated[
-        Path, typer.Option(help="Folder hpatches-release, with tasks/ in it or beside it.")
+        Path,
+        typer.Option(
+            help="Folder hpatches-release, with tasks/ of the benchmark in it, beside it or one "
+            "folder further up."
+        ),
     ],
     output: Output,
     size: Size = 32,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the stores OUTPUT-train and OUTPUT-test of this split (a, b or c) instead "
+            "of one store of all sequences."
+        ),
+    ] = None,
 ) -> None:
     """Import the HPatches release; run the command again to resume an interrupted import."""
-    from training.data.public.hpatches import import_hpatches
+    from training.data.public.hpatches import import_hpatches, import_split
     from training.data.store.report import report_store
 
-    typer.echo(report_store(import_hpatches(data_dir, output, size=size, made_by=_command())))
+    if split is None:
+        stores = [import_hpatches(data_dir, output, size=size, made_by=_command())]
+    else:
+        stores = import_split(data_dir, output, split, size=size, made_by=_command())
+    for store in stores:
+        typer.echo(report_store(store))
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -5,7 +5,8 @@
     tasks/verif_{pos,neg_intra,neg_inter}_split-X.csv           s1,t1,idx1,s2,t2,idx2
     tasks/retr_{queries,distractors}_split-X.csv                s,idx
 
-`tasks/` comes from the repository of the benchmark and is expected in the release or beside it.
+`tasks/` comes from the repository of the benchmark. It is looked for in the release, beside it, and
+one folder further up: the benchmark keeps the release in its own `data/hpatches-release`.
 The verification lists are large and often missing: they are then drawn again from their seed.
 """
 
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -29,6 +31,8 @@ from training.data.store.resumable import ResumableImport, StoreRows
 from training.errors import DataError
 
 SIDE = 65
+Part = Literal["train", "test"]
+PARTS: tuple[Part, ...] = ("train", "test")
 LEVELS = ("e", "h", "t")
 STRIPS = ("ref", *(f"{level}{i}" for level in LEVELS for i in range(1, 6)))
 VERIFICATION_ROWS = 1_000_000
@@ -77,7 +81,9 @@ class HPatches:
         )
         if not folders:
             raise DataError(f"{path}: no SEQUENCE/ref.png in it. {WHERE}")
-        for tasks in (path / "tasks", path.parent / "tasks"):
+        whole = path.resolve()
+        for folder in (whole, whole.parent, whole.parent.parent):
+            tasks = folder / "tasks"
             if (tasks / "splits" / "splits.json").is_file():
                 return cls(path, tasks, {f.name: _strip_length(f / "ref.png") for f in folders})
         raise DataError(f"{path / 'tasks/splits/splits.json'}: missing. {WHERE}")
@@ -111,15 +117,23 @@ class HPatches:
         Raises:
             DataError: the split does not exist, or one of its sequences is missing.
         """
+        return self.sequences(split, "test")
+
+    def sequences(self, split: str, part: Part) -> list[str]:
+        """Return the training or the test sequences of a split, in the order of the file.
+
+        Raises:
+            DataError: the split has no such part, or one of its sequences is missing.
+        """
         file = self.tasks / "splits" / "splits.json"
         try:
             splits = json.loads(file.read_text(encoding="utf-8"))
-            names = [str(name) for name in splits[split]["test"]]
+            names = [str(name) for name in splits[split][part]]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{file}: no test list of split {split!r}") from error
+            raise DataError(f"{file}: no {part} list of split {split!r}") from error
         for name in names:
             if name not in self.lengths:
-                raise DataError(f"{self.path / name}: missing; split {split} tests it")
+                raise DataError(f"{self.path / name}: missing; it is in split {split}")
         return names
 
     def verification(self, split: str, rows: int = VERIFICATION_ROWS) -> VerificationLists:
@@ -183,15 +197,46 @@ def read_csv(path: Path, header: tuple[str, ...]) -> list[list[str]]:
     return rows[1:]
 
 
-def import_hpatches(path: Path, output: Path, *, size: int = 32, made_by: str = "") -> Path:
+def import_split(
+    path: Path, output: Path, split: str, *, size: int = 32, made_by: str = ""
+) -> list[Path]:
+    """Write the sequences of a split as two patch stores, OUTPUT-train and OUTPUT-test.
+
+    A store that exists already is kept, so that an interrupted import resumes.
+
+    Raises:
+        DataError: a file is missing or damaged, or the split has no training sequences.
+    """
+    release = HPatches.open(path)
+    # Read both lists first: a wrong split shall not leave half of the result.
+    parts = {part: release.sequences(split, part) for part in PARTS}
+    stores = []
+    for part, names in parts.items():
+        store = output.with_name(f"{output.name}-{part}")
+        if not store.exists():
+            import_hpatches(path, store, size=size, names=names, made_by=made_by)
+        stores.append(store)
+    return stores
+
+
+def import_hpatches(
+    path: Path,
+    output: Path,
+    *,
+    size: int = 32,
+    names: Iterable[str] | None = None,
+    made_by: str = "",
+) -> Path:
     """Write the release as a patch store of 16 patches per class; an interrupted import resumes.
+
+    `names` are the sequences to write; all of the release if it is not given.
 
     Raises:
         DataError: a file is missing or damaged, or `output` exists.
     """
     release = HPatches.open(path)
-    names = sorted(release.lengths)
-    total = sum(release.lengths.values())
+    names = sorted(release.lengths if names is None else names)
+    total = sum(release.lengths[name] for name in names)
     source = f"hpatches-{len(names)}-{total}"
     buffer = ResumableImport(output, (total * len(STRIPS), size, size), source)
     starts = np.cumsum([0, *(release.lengths[name] for name in names)])

@@ -5,6 +5,7 @@
     interest.txt                per patch: reference image, x, y, orientation, log2 scale
     m50_100000_100000_0.txt     per pair: patch, point, unused, patch, point, unused
 
+Most copies of the list of pairs have a seventh column, unused as well. Empty lines are ignored.
 The last sheet is padded; the number of patches is that of the lines of `info.txt`.
 """
 
@@ -112,31 +113,36 @@ class PhotoTour:
         path = self.path / name
         if not path.is_file():
             raise DataError(f"{path}: missing. {WHERE}")
-        rows = read_numbers(path, 6).astype(np.int64)
+        rows = read_numbers(path, 6, unused=1).astype(np.int64)
         beyond = np.flatnonzero((rows[:, [0, 3]] >= len(self)).any(axis=1))
         if len(beyond):
-            raise DataError(f"{path}: line {beyond[0] + 1} names a patch beyond {len(self)}")
+            raise DataError(f"{path}: pair {beyond[0] + 1} names a patch beyond {len(self)}")
         return PatchPairs(rows[:, 0], rows[:, 3], rows[:, 1] == rows[:, 4])
 
 
-def read_numbers(path: Path, columns: int) -> NDArray[Any]:
-    """Read a text file with `columns` numbers per line.
+def read_numbers(path: Path, columns: int, *, unused: int = 0) -> NDArray[Any]:
+    """Read a text file with `columns` numbers per line, ignoring empty lines.
+
+    A line may have up to `unused` more columns, which are not read.
 
     Raises:
-        DataError: the file cannot be read, or a line is not `columns` numbers.
+        DataError: the file cannot be read, or a line has other columns.
     """
-    rows = []
+    rows: list[list[float]] = []
+    number = 0
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 words = line.split()
-                if len(words) != columns:
+                if not words:
+                    continue
+                if not columns <= len(words) <= columns + unused:
                     raise DataError(
                         f"{path}: line {number} has {len(words)} columns, expected {columns}"
                     )
-                rows.append([float(word) for word in words])
+                rows.append([float(word) for word in words[:columns]])
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: line {len(rows) + 1}: expected numbers, {error}") from error
+        raise DataError(f"{path}: line {number}: expected numbers, {error}") from error
     return np.array(rows, np.float64).reshape(-1, columns)
 
 

@@ -16,6 +16,7 @@ from training.data.public.hpatches import (
     HPatches,
     draw_verification,
     import_hpatches,
+    import_split,
 )
 from training.data.store.reader import PatchStore
 from training.errors import DataError
@@ -49,6 +50,28 @@ def test_hpatches_import_makes_classes_of_sixteen(release: Path, tmp_path: Path)
         store.pixels[start + STRIPS.index("h3")], opened.strip("v_two", "h3", 32)[4]
     )
     assert store.images[store.sources[start + STRIPS.index("h3")]] == "v_two/h3"
+
+
+def test_the_layout_of_the_benchmark_is_found(tmp_path: Path, release: Path) -> None:
+    """hpatches-benchmark/data/hpatches-release, and tasks/ at the top."""
+    inside = tmp_path / "data" / "hpatches-release"
+    inside.parent.mkdir()
+    release.rename(inside)
+    assert HPatches.open(inside).test_sequences("a") == ["v_two", "i_one"]
+
+
+def test_a_split_is_imported_as_two_stores(release: Path, tmp_path: Path) -> None:
+    stores = import_split(release, tmp_path / "hpatches-a", "a")
+    assert [store.name for store in stores] == ["hpatches-a-train", "hpatches-a-test"]
+    train, test = (PatchStore.open(store) for store in stores)
+    assert (train.scenes, test.scenes) == (("v_three",), ("i_one", "v_two"))
+    whole = PatchStore.open(import_hpatches(release, tmp_path / "all"))
+    view = whole.split(["v_three"])
+    assert np.array_equal(train.pixels, whole.pixels[view.class_starts[0] :][: train.patch_count])
+    # A second run keeps what is there.
+    assert import_split(release, tmp_path / "hpatches-a", "a") == stores
+    with pytest.raises(DataError, match="no train list of split 'b'"):
+        import_split(release, tmp_path / "hpatches-b", "b")
 
 
 def test_verification_lists_are_drawn_as_the_authors_drew_them() -> None:

@@ -42,7 +42,7 @@ def test_phototour_patches_come_in_reading_order(tour: Path) -> None:
     assert np.abs(opened.patches(np.array([17]), 32)[0] - mean).max() <= 0.5
 
 
-@pytest.mark.parametrize("size", [32, 48, 90])
+@pytest.mark.parametrize("size", [32, 48, 64, 65, 90])
 def test_phototour_is_read_and_imported_at_any_patch_size(
     tour: Path, tmp_path: Path, size: int
 ) -> None:
@@ -59,6 +59,24 @@ def test_phototour_pairs_are_labelled_by_point(tour: Path) -> None:
     assert len(pairs.left) == 120
     assert np.array_equal(pairs.is_match, POINTS[pairs.left] == POINTS[pairs.right])
     assert pairs.is_match[100:].all()
+
+
+def test_seven_columns_and_empty_lines_are_read(tour: Path, tmp_path: Path) -> None:
+    expected = PhotoTour.open(tour).pairs()
+    listed = tour / PAIR_FILE
+    listed.write_text("".join(f"{line} 0\n" for line in listed.read_text().splitlines()) + "\n")
+    for name in ("info.txt", "interest.txt"):
+        (tour / name).write_text((tour / name).read_text() + "\n")
+    opened = PhotoTour.open(tour)
+    assert len(opened) == PATCHES
+    found = opened.pairs()
+    assert np.array_equal(found.left, expected.left)
+    assert np.array_equal(found.right, expected.right)
+    assert np.array_equal(found.is_match, expected.is_match)
+    import_phototour(tour, tmp_path / "store")
+    listed.write_text("0 0 0 1 0 0 0 0\n")
+    with pytest.raises(DataError, match="line 1 has 8 columns, expected 6"):
+        opened.pairs()
 
 
 def test_phototour_import_groups_points_and_keeps_the_interest_points(
@@ -120,5 +138,5 @@ def test_phototour_damage_is_named(tour: Path, tmp_path: Path, damage, message: 
 
 def test_phototour_pairs_beyond_the_set_are_named(tour: Path) -> None:
     (tour / PAIR_FILE).write_text("0 0 0 1 0 0\n0 0 0 300 5 0\n")
-    with pytest.raises(DataError, match="line 2 names a patch beyond 300"):
+    with pytest.raises(DataError, match="pair 2 names a patch beyond 300"):
         PhotoTour.open(tour).pairs()
