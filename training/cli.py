@@ -135,6 +135,9 @@ for command in (
     app.command()(command)
 
 
+app.command(name="import")(export_commands.import_weights)
+
+
 def main() -> None:
     """Run the command line; print one line and exit with a code for every expected error."""
     try:

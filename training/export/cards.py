@@ -13,6 +13,9 @@ from matchserve.models.onnx_model import sha256_hex
 from training.export.trained import Trained
 from training.runs.recipe import Recipe
 
+# Entry of a card's recipe: the SHA-256 of the published file that a model was imported from.
+IMPORT_ENTRY = "imported_sha256"
+
 
 @dataclass(frozen=True, slots=True)
 class CardText:
@@ -28,6 +31,7 @@ def make_card(
     trained: Trained, name: str, text: CardText, *, graph: bytes, golden: bytes
 ) -> ModelCard:
     """Return the card of the model `name` with the files `graph` (ONNX) and `golden` (npz)."""
+    is_imported = IMPORT_ENTRY in trained.provenance
     return ModelCard(
         name=name,
         version="1",
@@ -37,16 +41,25 @@ def make_card(
         sha256=sha256_hex(graph),
         golden_sha256=sha256_hex(golden),
         licence=text.licence,
-        method=text.method or _method(trained.recipe),
+        method=text.method or _method(trained),
         training_data=text.training_data or trained.training_data,
-        recipe=_public(trained.recipe, trained.provenance),
+        recipe=_imported(trained) if is_imported else _public(trained.recipe, trained.provenance),
         metrics=trained.metrics,
         notes=text.notes,
     )
 
 
-def _method(recipe: Recipe) -> str:
+def _method(trained: Trained) -> str:
+    recipe = trained.recipe
+    if IMPORT_ENTRY in trained.provenance:
+        return f"published weights of {recipe.name}"
     return f"{recipe.loss.name}, {recipe.sampler.name} sampling"
+
+
+def _imported(trained: Trained) -> dict[str, Any]:
+    """Return what is known of weights that were trained elsewhere: their network and digest."""
+    recipe = trained.recipe
+    return {"name": recipe.name, "network": recipe.network.model_dump(), **trained.provenance}
 
 
 def _public(recipe: Recipe, provenance: Mapping[str, Any]) -> dict[str, Any]:

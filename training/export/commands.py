@@ -90,6 +90,52 @@ def export(
         typer.echo(f"{name}: FPR95 {100 * before:.2f} % float, {100 * after:.2f} % int8")
 
 
+def import_weights(
+    file: Annotated[
+        Path, typer.Argument(help="Published weights: .pth, .pt, .params or .safetensors.")
+    ],
+    network: Annotated[
+        str,
+        typer.Option(help="Network of the weights: l2net, hardnet, sosnet, hynet, sdgm or tfeat."),
+    ],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Model directory to write; it must not exist.")
+    ],
+    licence: Annotated[str, typer.Option(help="Licence of the weights, for the card.")],
+    *,
+    golden: Annotated[
+        Path | None,
+        typer.Option(
+            help="An .npz file with patches and the descriptors that the authors' code computes "
+            "of them; the model must agree."
+        ),
+    ] = None,
+    magnification: Annotated[
+        float,
+        typer.Option(help="Side of the patch around a keypoint, in sigmas of the keypoint."),
+    ] = 12.0,
+    trained_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name and licence of a training data set, for the card. Can be repeated."
+        ),
+    ] = None,
+    notes: Annotated[str, typer.Option(help="Other remarks, for the card.")] = "",
+) -> None:
+    """Make a model that matchserve serves from weights that others published."""
+    from training.export.cards import CardText
+    from training.export.imported import import_model
+
+    text = CardText(licence, "", tuple(trained_on or ()), notes)
+    card, parity = import_model(
+        file, network, out, text, golden=golden, magnification=magnification
+    )
+    typer.echo(
+        f"{out}: {card.dim} dimensions; differs from the network by at most "
+        f"{parity.difference:.1e} on {parity.patches} patches"
+    )
+
+
 def publish(
     models: Annotated[Path, typer.Argument(help="Folder of model directories.")],
     result: Annotated[

@@ -1,9 +1,10 @@
 """The descriptor networks, by name, and what can be done with their weights.
 
-- `l2net`, `residual`, `compact`: the architectures; `layers`: what they are built from;
+- `l2net`, `residual`, `tfeat`, `compact`: the architectures; `layers`: what they are built from;
 - `start`: initialise a network with the weights of the same or of a similar network;
 - `widen`, `narrow`: initialise from a network with fewer or more channels;
 - `folding`, `published`: batch normalisation in and out of convolutions, weights from ONNX;
+- `layouts`: weights that others published as PyTorch files;
 - `cost`: parameters and multiply-accumulates.
 """
 
@@ -17,6 +18,7 @@ from training.networks.compact import Builder, builders
 from training.networks.l2net import hynet, l2net
 from training.networks.layers import DescriptorNet, Head
 from training.networks.residual import residual
+from training.networks.tfeat import tfeat
 from training.recipes.options import FractionBelowOne, Options, PositiveInt, option_problem
 from training.recipes.suggestions import unknown_name
 
@@ -24,6 +26,7 @@ NETWORKS: dict[str, Builder] = {
     "l2net": l2net,
     "hynet": hynet,
     "residual": residual,
+    "tfeat": tfeat,
     **builders(),
 }
 
