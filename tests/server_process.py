@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -97,7 +98,7 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path, **settings: object) -> Iterator[ServerProcess]:
+def running_server(folder: Path, **settings: Any) -> Iterator[ServerProcess]:
     server = ServerProcess(folder / f"server-{time.monotonic_ns()}.log", **settings)
     try:
         server.wait_until_alive()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -32,7 +34,8 @@ def needed(path: Path) -> list[str]:
     with path.open("rb") as file:
         section = ELFFile(file).get_section_by_name(".dynamic")
         assert isinstance(section, DynamicSection)
-        return [tag.needed for tag in section.iter_tags() if tag.entry.d_tag == "DT_NEEDED"]
+        tags: Iterable[Any] = section.iter_tags()
+        return [tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"]
 
 
 def undefined_symbols(path: Path) -> set[str]:

@@ -43,7 +43,7 @@ def main() -> None:
         return result
 
     app.state.service.model("").matcher.match = match
-    serving.create_app = lambda _: app  # type: ignore[assignment]
+    vars(serving)["create_app"] = lambda _: app
     serving.serve(settings)
 
 

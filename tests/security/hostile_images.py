@@ -15,7 +15,7 @@ from matchserve.pattern import generate
 
 def saved(picture: Pillow.Image, image_format: str, **options: object) -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, image_format, **options)  # type: ignore[arg-type]
+    picture.save(buffer, image_format, **options)
     return buffer.getvalue()
 
 

@@ -8,11 +8,13 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from PIL import Image as Pillow
 
 from matchserve.pattern import generate
 from tests.conftest import encoded
@@ -126,13 +128,13 @@ CASES = [
         "18 1x1",
         422,
         "image_too_small",
-        lambda: hostile.saved(hostile.Pillow.new("L", (1, 1)), "PNG"),
+        lambda: hostile.saved(Pillow.new("L", (1, 1)), "PNG"),
     ),
     image(
         "18 7x7",
         422,
         "image_too_small",
-        lambda: hostile.saved(hostile.Pillow.new("L", (7, 7)), "PNG"),
+        lambda: hostile.saved(Pillow.new("L", (7, 7)), "PNG"),
     ),
     image("19 text bomb", 422, "corrupt_image", hostile.text_bomb),
     body("20 no boundary", 400, "invalid_multipart", lambda: b"--x\r\n\r\n", FORM),
@@ -174,7 +176,7 @@ CASES = [
         Case(
             f"27 filename {name[:6]!r}",
             200,
-            files=lambda name=name: {"image0": (name, GOOD), "image1": (name, GOOD)},
+            files=partial(dict, image0=(name, GOOD), image1=(name, GOOD)),
         )
         for name in ("a\r\nb.jpg", "a\0b.jpg", "x" * 10_000, "\u202egpj.exe", "../../etc/passwd")
     ),
@@ -192,7 +194,7 @@ CASES = [
         Case(
             f"29 exif {value}",
             200,
-            files=lambda value=value: {"image0": hostile.exif_jpeg(value), "image1": GOOD},
+            files=partial(dict, image0=hostile.exif_jpeg(value), image1=GOOD),
         )
         for value in (0, 9)
     ),
@@ -301,7 +303,7 @@ CASES = [
         headers={"Content-Type": "application/json", "Content-Encoding": "gzip"},
     ),
     *(
-        Case(f"63 {mode}", 200, files=lambda data=data: {"image0": data, "image1": GOOD})
+        Case(f"63 {mode}", 200, files=partial(dict, image0=data, image1=GOOD))
         for mode, data in hostile.unusual_modes().items()
     ),
 ]

@@ -33,6 +33,7 @@ class Stage:
 def parse(path: Path) -> dict[str, Stage]:
     text = re.sub(r"\\\n", " ", path.read_text(encoding="utf-8"))
     stages: dict[str, Stage] = {}
+    current: Stage | None = None
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
             continue
@@ -40,7 +41,7 @@ def parse(path: Path) -> dict[str, Stage]:
         if instruction == "FROM":
             base, _, name = rest.partition(" AS ")
             current = stages[name or "default"] = Stage(name or "default", base)
-        else:
+        elif current is not None:
             current.steps.append((instruction, rest.strip()))
     return stages
 

@@ -25,6 +25,7 @@ def test_everything_the_service_offers(
     with Client(server.url) as client:
         found = client.match(pair["image0"], pair["image1"], verify="homography")
         np.testing.assert_array_equal(found.matches, direct["matches"])
+        assert found.geometry_matrix is not None
         np.testing.assert_allclose(found.geometry_matrix, direct["geometry"]["matrix"])
         assert found.same_scene == direct["same_scene"]
         assert client.match(*pair.values(), verify="none").same_scene is None

@@ -136,7 +136,7 @@ def test_missing_features_are_named(tmp_path: Path) -> None:
 def test_the_picture_shows_both_images_and_says_what_was_found(
     result: MatchResult, pattern_pair: tuple[UInt8, UInt8, object]
 ) -> None:
-    colours = [np.repeat(p[:, :, None], 3, axis=2) for p in pattern_pair[:2]]  # type: ignore[call-overload]
+    colours = [np.repeat(p[:, :, None], 3, axis=2) for p in pattern_pair[:2]]
     picture = draw_matches(colours[0], colours[1], result)
     assert picture.dtype == np.uint8
     assert picture.shape[2] == 3
@@ -159,7 +159,9 @@ def test_dots_are_where_the_points_are_and_colours_follow_the_scores() -> None:
     sides = [Features(Keypoints(p, ones, ones, ones), rows, "m", (320, 240)) for p in (xy0, xy1)]
     pairs = np.array([[0, 0], [1, 1], [2, 2]], np.int32)
     matches = Matches(pairs, np.zeros(3, np.float32), np.array([0.1, 0.5, 0.9], np.float32))
-    seen = MatchResult(*sides, matches, Verification("none", None, np.zeros(3, np.bool_), 0.0))
+    seen = MatchResult(
+        sides[0], sides[1], matches, Verification("none", None, np.zeros(3, np.bool_), 0.0)
+    )
     black = np.zeros((120, 160, 3), np.uint8)
     picture = draw_matches(black, black, seen).astype(int)
     scale = 640 / 240

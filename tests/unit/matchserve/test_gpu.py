@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,7 +72,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             check=True,
         )
     monkeypatch.setattr(gpu, "_site_packages", lambda: tmp_path)
-    monkeypatch.setattr(gpu.importlib.metadata, "version", lambda _: "9.27.0")
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "9.27.0")
     gpu.load_cuda_libraries.cache_clear()
     yield tmp_path
     gpu.load_cuda_libraries.cache_clear()
@@ -90,7 +92,7 @@ def test_libraries_are_found_in_packages_or_missing(packages: Path) -> None:
 def test_a_library_that_is_loaded_already_is_found_by_its_name(packages: Path) -> None:
     name = "libmatchserve-test.so.1"
     path = packages / "nvidia/cudnn/lib" / name
-    gpu.ctypes.CDLL(str(path))
+    ctypes.CDLL(str(path))
     found = gpu._load(gpu.CudaLibrary(name, "none", "elsewhere"))
     assert found.path == path
     assert found.version is None

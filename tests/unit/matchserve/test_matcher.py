@@ -30,6 +30,7 @@ from matchserve.errors import (
 )
 from matchserve.files import read_file
 from matchserve.types import UInt8
+from matchserve.vision.keypoints import detect
 from tests.conftest import encoded
 
 HOMOGRAPHY = Options(verify=VerifyOptions("homography"))
@@ -185,7 +186,7 @@ def test_images_too_large_together_are_described_one_after_the_other(
     together = Matcher("rootsift").match(pattern, pattern)
     running: list[int] = []
     peak: list[int] = []
-    real = matcher_module.detect
+    real = detect
 
     def watched(*args: object) -> object:
         running.append(1)

@@ -2,10 +2,11 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from tests.unit.training.tiny_runs import new_run, tiny
 from training import cli
@@ -82,7 +83,7 @@ def test_version_is_printed(
 
 
 def test_every_command_and_option_has_a_help_text() -> None:
-    def commands(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
+    def commands(group: TyperGroup, path: str) -> Iterator[tuple[str, Any]]:
         for name, command in group.commands.items():
             if isinstance(command, TyperGroup):
                 yield from commands(command, f"{path} {name}")

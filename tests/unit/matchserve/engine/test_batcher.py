@@ -82,6 +82,11 @@ class Interleaving:
 
 
 @settings(max_examples=2000, deadline=None, derandomize=True)
+def assert_described(job: Job) -> None:
+    assert job.rows is not None
+    np.testing.assert_allclose(job.rows, describe(job.patches), atol=1e-6)
+
+
 @given(steps=STEPS, batch_limit=st.integers(1, 70), threads=st.integers(1, 3))
 def test_every_interleaving_gives_every_job_its_own_rows(
     steps: list[Step], batch_limit: int, threads: int
@@ -96,9 +101,9 @@ def test_every_interleaving_gives_every_job_its_own_rows(
             assert isinstance(job.error, InferenceFailed)
         elif not job.deadline.is_over:
             assert job.settled.is_set()
-            np.testing.assert_allclose(job.rows, describe(job.patches), atol=1e-6)
+            assert_described(job)
         if job.settled.is_set() and job.error is None:
-            np.testing.assert_allclose(job.rows, describe(job.patches), atol=1e-6)
+            assert_described(job)
 
 
 def test_departed_jobs_are_not_described() -> None:

@@ -48,7 +48,7 @@ def described(xy: list[tuple[float, float]], size: tuple[int, int]) -> Features:
 
 def evidence_of(left: Features, right: Features, inliers: list[bool]) -> Evidence:
     rows = np.arange(len(inliers))
-    zeros = np.zeros(len(inliers))
+    zeros = np.zeros(len(inliers), np.float32)
     found = Verification("homography", None, np.array(inliers, np.bool_), 0.0, log_nfa=-2.0)
     return gather(left, right, Matches(np.stack([rows, rows], axis=1), zeros, zeros), found)
 
@@ -203,7 +203,7 @@ def test_it_is_unknown_without_geometry_or_calibration(tmp_path: Path) -> None:
     assert Matcher(calibrated).match(image, image).same_scene == 0.99
     # Features of another model say nothing that this model's calibration knows of.
     others = [Matcher("sift").features(image)] * 2
-    assert rootsift.match_features(*others).same_scene is None
+    assert rootsift.match_features(others[0], others[1]).same_scene is None
 
 
 def test_it_is_printed_with_two_digits_and_never_as_certain() -> None:

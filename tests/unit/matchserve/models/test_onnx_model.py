@@ -23,6 +23,7 @@ from matchserve.models import onnx_model
 from matchserve.models.card import CARD_FILE, GOLDEN_FILE, MODEL_FILE, ModelCard
 from matchserve.models.onnx_guard import refuse_external_data
 from matchserve.models.onnx_model import OnnxDescriptor, sha256_hex
+from matchserve.models.providers import ProviderChoice, start_session
 from matchserve.types import UInt8
 from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import detect
@@ -83,12 +84,17 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
+def make_a_directory(folder: Path) -> None:
+    (folder / MODEL_FILE).unlink()
+    (folder / MODEL_FILE).mkdir()
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], type[ModelError]]] = {
     "no card": (lambda d: (d / CARD_FILE).unlink(), ModelMissing),
     "no model": (lambda d: (d / MODEL_FILE).unlink(), ModelMissing),
     "no golden": (lambda d: (d / GOLDEN_FILE).unlink(), ModelMissing),
     "model is a directory": (
-        lambda d: ((d / MODEL_FILE).unlink(), (d / MODEL_FILE).mkdir()),
+        make_a_directory,
         ModelMissing,
     ),
     "empty model": (lambda d: (d / MODEL_FILE).write_bytes(b""), ModelCorrupt),
@@ -309,9 +315,9 @@ def test_threads_are_given_to_the_session(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    real = onnx_model.start_session
+    real = start_session
 
-    def record(model: bytes, choice: str, threads: int, placement: Any) -> Any:
+    def record(model: bytes, choice: ProviderChoice, threads: int, placement: Any) -> Any:
         seen.append(threads)
         return real(model, choice, threads, placement)
 

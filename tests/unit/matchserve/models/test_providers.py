@@ -82,7 +82,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def build(runtime: FakeRuntime, *, missing: tuple[str, ...] = (), driver: bool = True) -> None:
         found = tuple(
-            gpu.LoadedLibrary(library, None if library.name in missing else gpu.Path("/x"), "1")
+            gpu.LoadedLibrary(library, None if library.name in missing else Path("/x"), "1")
             for library in gpu.CUDA_LIBRARIES
         )
         monkeypatch.setattr(providers, "import_onnxruntime", lambda: runtime)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -35,7 +36,7 @@ def test_handcrafted_descriptors_of_detected_keypoints_are_opencvs_own(
 ) -> None:
     """Our keypoints lose OpenCV's octave field; recomputing it must not change descriptors."""
     sift = cv2.SIFT.create(enable_precise_upscale=True, nfeatures=400)
-    theirs, raw = sift.detectAndCompute(grey_photograph, None)  # type: ignore[call-overload]
+    theirs, raw = sift.detectAndCompute(grey_photograph, None)
     image = from_array(grey_photograph)
     ours = detect(image, DetectOptions(400, contrast_threshold=0.04, edge_threshold=10))
     rows = HandcraftedDescriptor("sift").describe(image, ours)
@@ -129,7 +130,8 @@ def test_sift_sees_the_working_image(grey_photograph: UInt8) -> None:
     small = from_array(grey_photograph, max_side=256)
     found = detect(small, DetectOptions(max_keypoints=100))
     alone = from_array(small.grey)
-    moved = Keypoints((found.xy + 0.5) / 2 - 0.5, found.sigma / 2, found.angle, found.score)
+    xy = np.asarray((found.xy + 0.5) / 2 - 0.5, np.float32)
+    moved = replace(found, xy=xy, sigma=np.asarray(found.sigma / 2, np.float32))
     descriptor = HandcraftedDescriptor("sift")
     similarity = (descriptor.describe(small, found) * descriptor.describe(alone, moved)).sum(axis=1)
     assert np.median(similarity) > 0.999

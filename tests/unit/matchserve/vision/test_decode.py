@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,18 @@ def tiff_with_offset(offset: int) -> bytes:
     return b"II*\0" + struct.pack("<I", offset) + bytes(64)
 
 
+def _padded(magic: bytes, _: UInt8) -> bytes:
+    return magic + bytes(200)
+
+
+def _cut(image_format: str, share: float, picture: UInt8) -> bytes:
+    return truncated(encoded(picture, image_format), share)
+
+
+def _header(image_format: str, picture: UInt8) -> bytes:
+    return encoded(picture, image_format)[:24]
+
+
 def malformed() -> dict[str, tuple[Callable[[UInt8], bytes], type[ImageError]]]:
     """Name -> (bytes from a good image, the error it must give)."""
     magic = {
@@ -233,7 +246,7 @@ def malformed() -> dict[str, tuple[Callable[[UInt8], bytes], type[ImageError]]]:
         "text": b"this is not an image, whatever its name says\n",
     }
     cases: dict[str, tuple[Callable[[UInt8], bytes], type[ImageError]]] = {
-        f"other format {name}": (lambda _, m=m: m + bytes(200), UnsupportedFormat)
+        f"other format {name}": (partial(_padded, m), UnsupportedFormat)
         for name, m in magic.items()
     }
     for name, image_format in (
@@ -244,11 +257,11 @@ def malformed() -> dict[str, tuple[Callable[[UInt8], bytes], type[ImageError]]]:
     ):
         for share in (0.3, 0.5, 0.9):
             cases[f"{name} cut at {share}"] = (
-                lambda p, f=image_format, s=share: truncated(encoded(p, f), s),
+                partial(_cut, image_format, share),
                 CorruptImage if name != "webp" else ImageError,
             )
         cases[f"{name} header only"] = (
-            lambda p, f=image_format: encoded(p, f)[:24],
+            partial(_header, image_format),
             ImageError,
         )
     cases |= {

@@ -69,7 +69,7 @@ def test_a_raised_threshold_loses_no_strong_keypoint(
     textured: str, upright: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = np.random.default_rng(0).normal(0, 40, (512, 512))
-    image = cv2.GaussianBlur(noise, (0, 0), 1.5) * 4
+    image = np.asarray(cv2.GaussianBlur(noise, (0, 0), 1.5), np.float64) * 4
     in_band = np.arange(512) % module._BAND_STEP < module._BAND
     if textured == "in the bands looked at":
         image[~in_band] *= 0.05

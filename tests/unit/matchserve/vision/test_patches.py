@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -87,7 +88,8 @@ def test_halving_the_image_keeps_the_patch(grey_photograph: UInt8) -> None:
     found = detect(from_array(grey_photograph), DetectOptions(max_keypoints=400))
     found = found[found.sigma > 3]
     halved = cv2.resize(grey_photograph, (256, 256), interpolation=cv2.INTER_AREA)
-    moved = Keypoints((found.xy + 0.5) / 2 - 0.5, found.sigma / 2, found.angle, found.score)
+    xy = np.asarray((found.xy + 0.5) / 2 - 0.5, np.float32)
+    moved = replace(found, xy=xy, sigma=np.asarray(found.sigma / 2, np.float32))
     before = crop(from_array(grey_photograph), found, PatchSpec())
     after = crop(from_array(np.asarray(halved, np.uint8)), moved, PatchSpec())
     scores = [correlation(a, b) for a, b in zip(before, after, strict=True)]

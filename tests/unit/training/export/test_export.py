@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,6 +28,7 @@ from training.export.quantise import (
 from training.export.trained import Trained, reference
 from training.networks import NETWORKS, NetworkOptions, build_network
 from training.networks.folding import folded
+from training.networks.layers import DescriptorNet, Head
 from training.runs.loop import train
 from training.runs.validation import ValidationSet
 
@@ -43,7 +45,7 @@ def patches(count: int, seed: int = 0) -> np.ndarray:
     return made
 
 
-def trained_net(name: str, head: str = "unit", **changes):
+def trained_net(name: str, head: Head = "unit", **changes: Any) -> DescriptorNet:
     """A network whose batch statistics are those of data and whose biases are not 0, as trained.
 
     With biases of 0 a constant patch has the descriptor 0 in a network without batch statistics.
@@ -74,10 +76,11 @@ def exported(run_dir: Path) -> Path:
 
 def onnx_rows(data: bytes, given: np.ndarray) -> np.ndarray:
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    return session.run(["descriptors"], {"patches": given})[0]
+    (rows,) = session.run(["descriptors"], {"patches": given})
+    return np.asarray(rows)
 
 
-def check_parity(net) -> None:
+def check_parity(net: DescriptorNet) -> None:
     data = to_onnx(net, SPEC)
     given = patches(200)
     expected, found = reference(net, given), onnx_rows(data, given)
@@ -107,14 +110,14 @@ def check_parity(net) -> None:
 
 
 @pytest.mark.parametrize("head", ["unit", "binary"])
-def test_parity_of_a_compact_network(head: str) -> None:
+def test_parity_of_a_compact_network(head: Head) -> None:
     check_parity(trained_net("compact48", head))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("head", ["unit", "binary", "linear"])
-def test_parity_of_every_network_and_head(name: str, head: str) -> None:
+def test_parity_of_every_network_and_head(name: str, head: Head) -> None:
     check_parity(trained_net(name, head, width=0.5))
 
 

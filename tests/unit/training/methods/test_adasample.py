@@ -17,11 +17,12 @@ from training.methods.adasample import (
     positive_probabilities,
 )
 from training.networks import NetworkOptions, build_network
+from training.networks.layers import DescriptorNet, Head
 from training.runs.augment import AugmentOptions
 from training.runs.batches import Batches
 
 
-def network(head: str = "unit"):
+def network(head: Head = "unit") -> DescriptorNet:
     torch.manual_seed(0)
     return build_network(NetworkOptions(name="patchify48", width=0.25, dim=16, head=head), 32)
 
@@ -40,7 +41,7 @@ def chosen_positive(patches: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def distances(net, patches: torch.Tensor) -> torch.Tensor:
+def distances(net: DescriptorNet, patches: torch.Tensor) -> torch.Tensor:
     net.eval()
     described = net(patches.flatten(0, 1)).reshape(*patches.shape[:2], -1)
     return torch.acos((described[:, :1] * described[:, 1:]).sum(2).clamp(-1, 1))
@@ -56,6 +57,7 @@ def test_sampler_infinite_lambda_takes_the_hardest(stores: list[PatchStore]) -> 
     torch.testing.assert_close(
         chosen.weights, (1 / hardest) / (1 / hardest).mean(), rtol=1e-4, atol=1e-4
     )
+    assert chosen.weights is not None
     assert float(chosen.weights.mean()) == pytest.approx(1)
 
 

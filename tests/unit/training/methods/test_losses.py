@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -41,7 +42,9 @@ NOISE = torch.tensor([[0.5] * 6 + [-0.5] * 5, [-0.5] * 4 + [0.5] * 7], dtype=tor
         ),
     ],
 )
-def test_equals_the_loop_twin_and_gradcheck(loss, twin) -> None:
+def test_equals_the_loop_twin_and_gradcheck(
+    loss: Callable[..., torch.Tensor], twin: Callable[..., float]
+) -> None:
     positive, negative = distances()
     noise = NOISE.T.tolist()
     expected = [
@@ -64,7 +67,9 @@ def test_hybrid_and_hardest_fraction() -> None:
     assert sorted(kept.tolist()) == [1.0, 3.0]
 
 
-def _norm_of_gradient(measure, x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+def _norm_of_gradient(
+    measure: Callable[..., torch.Tensor], x: torch.Tensor, y: torch.Tensor
+) -> tuple[float, float]:
     """Norm of d measure / dx by finite differences, and its part along x."""
     gradient = torch.zeros_like(x)
     for k in range(len(x)):
@@ -80,7 +85,7 @@ def test_gradient_norms_of_the_three_distances(theta: float) -> None:
     y = torch.tensor([math.cos(theta), math.sin(theta), 0.0], dtype=torch.float64)
 
     def cosine(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return (u / u.norm()) @ (v / v.norm())
+        return torch.dot(u / u.norm(), v / v.norm())
 
     s = math.cos(theta)
     length = math.sqrt(2 - 2 * s)
@@ -102,6 +107,7 @@ def test_gradient_norms_of_the_three_distances(theta: float) -> None:
 def test_angle_is_clamped_without_gradient() -> None:
     cosine = torch.tensor([1.0, -1.0, 0.0], requires_grad=True)
     losses.angle(cosine).sum().backward()
+    assert cosine.grad is not None
     assert cosine.grad.tolist() == [0.0, 0.0, -1.0]
 
 

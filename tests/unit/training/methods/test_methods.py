@@ -1,4 +1,6 @@
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +16,15 @@ from tests.unit.training.golden import (
 from training.methods import METHODS, Pairs
 from training.methods.baselines import HardNetOptions, HyNetOptions
 from training.methods.cdf import CdfOptions, MovingHistogram, allocate
+from training.methods.contract import LossOutput
 from training.methods.sdgm import SdgmOptions
+from training.networks.layers import Head
 
 
-def build(name: str, head: str = "unit", batch: int = 1024, **changes):
+def build(name: str, head: Head = "unit", batch: int = 1024, **changes: Any) -> Any:
     entry = METHODS[name]
-    return entry.build(entry.options(**changes), head, batch).double()
+    loss: Any = entry.build(entry.options(**changes), head, batch)
+    return loss.double()
 
 
 def random_batch(count: int, dim: int, seed: int, progress: float = 0.5) -> Pairs:
@@ -164,6 +169,7 @@ def test_cdf_binary_uses_bits_for_weights_and_soft_codes_for_gradient() -> None:
         ]
         assert float(out.negative[i]) == pytest.approx(2 * min(o for o in others if o >= 2) / 32)
     out.loss.backward()
+    assert positives.grad is not None
     assert float(positives.grad.abs().sum()) > 0
 
 
@@ -183,7 +189,7 @@ def test_baselines_equal_loop_twins(mining: str) -> None:
         naive_distance(float(a @ p)) for a, p in zip(batch.anchors, batch.positives, strict=True)
     ]
     x = [p - n for p, n in zip(positive, negative, strict=True)]
-    common = {"mining": mining, "threshold": 0.1}
+    common: dict[str, Any] = {"mining": mining, "threshold": 0.1}
     hinges = [max(0.0, 0.2 + v) for v in x]
     expected = {
         build("hardnet", margin=0.2, **common): sum(hinges) / 18,
@@ -210,13 +216,16 @@ def test_hynet_equals_a_loop_twin() -> None:
     assert float(build("hynet")(batch).loss) == pytest.approx(total / 10 + 0.1, abs=1e-12)
 
 
-def gradient_function(name: str, head: str):
+def gradient_function(
+    name: str, head: Head
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """The loss as a function of descriptors alone, its state fixed at that before the call."""
 
     def value(anchors: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
-        changes = {"warmup": 0.0, "relaxed": 0.0} if name == "sdgm" else {}
+        changes: dict[str, Any] = {"warmup": 0.0, "relaxed": 0.0} if name == "sdgm" else {}
         loss = build(name, head=head, batch=64, **changes)
-        return loss(pairs(anchors=anchors, positives=positives)).loss
+        output: LossOutput = loss(pairs(anchors=anchors, positives=positives))
+        return output.loss
 
     return value
 
@@ -224,7 +233,7 @@ def gradient_function(name: str, head: str):
 @pytest.mark.parametrize("name", [n for n in METHODS if n not in ("sdgm", "cdf")])
 def test_gradcheck(name: str) -> None:
     entry = METHODS[name]
-    head = "linear" if "linear" in entry.heads else "unit"
+    head: Head = "linear" if "linear" in entry.heads else "unit"
     anchors, positives = (x.requires_grad_() for x in random_pairs(9, 5, seed=3))
     assert torch.autograd.gradcheck(gradient_function(name, head), (anchors, positives))
 
@@ -248,7 +257,8 @@ def test_cdf_gradient_is_that_of_constant_weights() -> None:
     def held(a: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
         fixed = build("cdf", bins=64)
         fixed.weights = lambda _positive, _negative: weights
-        return fixed(pairs(anchors=a, positives=p)).loss
+        output: LossOutput = fixed(pairs(anchors=a, positives=p))
+        return output.loss
 
     assert torch.autograd.gradcheck(held, (anchors, positives))
     found = torch.autograd.grad(out.loss, (anchors, positives))

@@ -5,6 +5,7 @@ import torch
 
 from tests.unit.training.golden import descriptors, naive_negative, random_pairs
 from training.methods.mining import (
+    Mining,
     ceiling_from_angle,
     ceiling_from_distance,
     hamming,
@@ -17,7 +18,7 @@ from training.methods.mining import (
 
 @pytest.mark.parametrize("mining", ["row_column", "all_four"])
 @pytest.mark.parametrize("ceiling", [1 - 1e-5, 0.82534, 0.5])
-def test_equals_the_loop_twin(mining: str, ceiling: float) -> None:
+def test_equals_the_loop_twin(mining: Mining, ceiling: float) -> None:
     for a, p in (descriptors(), random_pairs(20, 6, seed=3)):
         found = hardest_similarity(a, p, mining=mining, ceiling=ceiling)
         twin = naive_negative(a, p, mining, ceiling)
@@ -25,7 +26,7 @@ def test_equals_the_loop_twin(mining: str, ceiling: float) -> None:
 
 
 @pytest.mark.parametrize("mining", ["row_column", "all_four"])
-def test_permuting_pairs_permutes_and_swapping_sides_changes_nothing(mining: str) -> None:
+def test_permuting_pairs_permutes_and_swapping_sides_changes_nothing(mining: Mining) -> None:
     a, p = random_pairs(16, 8, seed=1)
     base = hardest_similarity(a, p, mining=mining, ceiling=0.9)
     order = torch.randperm(16, generator=torch.Generator().manual_seed(0))
@@ -79,6 +80,8 @@ def test_codes_without_a_legal_negative_take_the_farthest_other() -> None:
 def test_gradient_reaches_the_realising_descriptors_only() -> None:
     a, p = (x.requires_grad_() for x in random_pairs(10, 6, seed=5))
     hardest_similarity(a, p, mining="row_column", ceiling=2.0)[3].backward()
+    assert a.grad is not None
+    assert p.grad is not None
     touched = (a.grad.abs().sum(1) > 0).sum() + (p.grad.abs().sum(1) > 0).sum()
     assert int(touched) == 2
 

@@ -5,11 +5,12 @@ import torch
 from training.data.store.reader import PatchStore
 from training.methods.samplers import Uniform, UniformOptions
 from training.networks import NetworkOptions, build_network
+from training.networks.layers import DescriptorNet, Head
 from training.runs.augment import AugmentOptions
 from training.runs.batches import Batches
 
 
-def network(head: str = "unit"):
+def network(head: Head = "unit") -> DescriptorNet:
     torch.manual_seed(0)
     return build_network(NetworkOptions(name="patchify48", width=0.25, dim=16, head=head), 32)
 

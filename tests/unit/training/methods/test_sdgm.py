@@ -1,14 +1,17 @@
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from tests.unit.training.golden import descriptors, pairs, random_pairs
 from training.methods import Pairs
+from training.methods.contract import LossOutput
 from training.methods.losses import angle
 from training.methods.sdgm import (
     Sdgm,
     SdgmOptions,
+    SelfWeight,
     margin_weight,
     pseudo_loss,
     self_weight,
@@ -19,7 +22,7 @@ from training.methods.sdgm import (
 MAIN = {"warmup": 0.0, "relaxed": 0.0, "power_init": 0.0}
 
 
-def sdgm(**changes) -> Sdgm:
+def sdgm(**changes: Any) -> Sdgm:
     return Sdgm(SdgmOptions(**changes)).double()
 
 
@@ -59,7 +62,7 @@ def test_golden_relaxed_negatives() -> None:
         ({"relaxed": 1.0}, (3.00358, 2.94894), -0.243218),
     ],
 )
-def test_golden_powers_and_loss(changes, powers, value) -> None:
+def test_golden_powers_and_loss(changes: dict[str, Any], powers: list[float], value: float) -> None:
     loss = sdgm(**{**MAIN, **changes})
     out = loss(pairs())
     assert loss.powers.tolist() == pytest.approx(powers, abs=5.1e-6)
@@ -73,7 +76,14 @@ def test_golden_first_step_of_warm_up() -> None:
     assert float(out.loss) == pytest.approx(-0.00037213, abs=5.1e-9)
 
 
-def naive(a, p, negative_angles, given: list[float], soft: bool, warm: bool = False) -> float:
+def naive(
+    a: torch.Tensor,
+    p: torch.Tensor,
+    negative_angles: list[float],
+    given: list[float],
+    soft: bool,
+    warm: bool = False,
+) -> float:
     """The pseudo loss of one batch by loops, powers and statistics of that batch.
 
     `given` are the sampler's weights; all others are 1 when `warm`.
@@ -133,14 +143,15 @@ def test_gradient_is_the_modulated_one() -> None:
     assert not any(w.requires_grad for w in weights)
 
 
-def test_gradcheck_with_weights_held() -> None:
+def test_gradcheck_with_weights_held(monkeypatch: pytest.MonkeyPatch) -> None:
     a, p = (x.requires_grad_() for x in random_pairs(9, 5, seed=3))
     w = torch.rand(2, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def value(anchors: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
         loss = sdgm(**MAIN)
-        loss._weights = lambda *_: (w[0], w[1])
-        return loss(Pairs(anchors, positives, torch.Generator(), progress=0.5)).loss
+        monkeypatch.setattr(loss, "_weights", lambda *_: (w[0], w[1]))
+        output: LossOutput = loss(Pairs(anchors, positives, torch.Generator(), progress=0.5))
+        return output.loss
 
     assert torch.autograd.gradcheck(value, (a, p))
 
@@ -241,7 +252,7 @@ def test_relaxed_until_the_negatives_are_far() -> None:
 
 
 @pytest.mark.parametrize("kind", ["theta", "s", "l2", "auto_focus"])
-def test_without_power_adjustment(kind: str) -> None:
+def test_without_power_adjustment(kind: SelfWeight) -> None:
     loss = sdgm(**MAIN, self_weight=kind, power_adjustment=False)
     out = loss(pairs())
     near = self_weight(kind, out.positive, loss.mean[1], loss.std[1])
@@ -254,7 +265,7 @@ def test_without_power_adjustment(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["theta", "s", "l2"])
-def test_self_weight_variants_have_the_gradient_of_their_distance(kind: str) -> None:
+def test_self_weight_variants_have_the_gradient_of_their_distance(kind: SelfWeight) -> None:
     # &s weights theta so that its gradient is that of s itself, &l2 that of l.
     theta = angles([0.4, 0.9]).requires_grad_()
     weight = self_weight(kind, theta, torch.tensor(0.0), torch.tensor(1.0))

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from training.methods.mining import random_partners
 from training.methods.stochastic import draw_signs
 
 
-def build(name: str, **changes):
+def build(name: str, **changes: Any) -> Any:
     entry = METHODS[name]
-    return entry.build(entry.options(**changes), "linear", 7).double()
+    loss: Any = entry.build(entry.options(**changes), "linear", 7)
+    return loss.double()
 
 
 def test_stochastic_draws() -> None:
@@ -61,7 +63,7 @@ def test_random_negative_losses_equal_loops(name: str) -> None:
         ("stochastic_triplet", {"theta": 0.5, "shared_draw": True}),
     ],
 )
-def test_noise_reaches_the_stochastic_losses(name: str, changes: dict) -> None:
+def test_noise_reaches_the_stochastic_losses(name: str, changes: dict[str, Any]) -> None:
     anchors, positives = (3 * x for x in random_pairs(7, 4, seed=2))
     batch = pairs(anchors=anchors, positives=positives)
     replay = torch.Generator().manual_seed(0)

@@ -1,4 +1,5 @@
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from training.networks import NETWORKS, NetworkOptions, build_network
 from training.networks.cost import mac_count, parameter_count
 from training.networks.layers import (
     BatchNorm,
+    DescriptorNet,
     FilterResponseNorm,
     Standardise,
     ThresholdedLinear,
@@ -16,7 +18,7 @@ from training.networks.narrow import is_narrower, narrowed
 from training.networks.widen import is_wider, widened
 
 
-def net(name: str, **changes):
+def net(name: str, **changes: Any) -> DescriptorNet:
     torch.manual_seed(0)
     return build_network(NetworkOptions(name=name, **changes), 32).eval()
 
@@ -28,7 +30,7 @@ def patches(count: int = 6, seed: int = 0) -> torch.Tensor:
 
 
 def convolutions(network: torch.nn.Module) -> list[torch.nn.Conv2d]:
-    return [module for module in network.trunk if isinstance(module, torch.nn.Conv2d)]
+    return [module for module in network.modules() if isinstance(module, torch.nn.Conv2d)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def convolutions(network: torch.nn.Module) -> list[torch.nn.Conv2d]:
         ("slim", {}, 191_120, 4.89),
     ],
 )
-def test_costs(name: str, changes: dict, parameters: int | None, mmac: float) -> None:
+def test_costs(name: str, changes: dict[str, Any], parameters: int | None, mmac: float) -> None:
     built = net(name, **changes)
     if parameters is not None:
         assert parameter_count(built) == parameters
@@ -105,6 +107,7 @@ def test_frn_and_tlu() -> None:
     tlu = ThresholdedLinear(3).double()
     torch.testing.assert_close(tlu(x), x.clamp_min(-1))
     tlu(x).sum().backward()
+    assert tlu.tau.grad is not None
     assert float(tlu.tau.grad.sum()) == float((x <= -1).sum())
 
 
@@ -124,9 +127,8 @@ def test_orthogonal_initialisation() -> None:
 def test_residual_keeps_sizes_with_even_kernels() -> None:
     built = net("residual", head="linear", width=0.25)
     x = torch.zeros(1, 8, 32, 32)
-    assert built.trunk[3](x).shape == (1, 8, 32, 32)
-    same = built.trunk[4]
-    assert same[0].padding == (2, 3, 2, 3)
+    assert built.get_submodule("trunk.3")(x).shape == (1, 8, 32, 32)
+    assert built.get_submodule("trunk.4.0").padding == (2, 3, 2, 3)
 
 
 @pytest.mark.parametrize("size", [24, 30, 33, 34, 36, 48])
@@ -153,11 +155,11 @@ def test_a_surround_is_a_second_patch_for_the_same_layers() -> None:
     plain.eval()
     body = {k: v for k, v in plain.state_dict().items() if not k.startswith("trunk.17.")}
     both.load_state_dict(body, strict=False)
-    ones = plain.trunk[17].weight
+    ones, last = plain.get_parameter("trunk.17.weight"), both.get_parameter("trunk.17.weight")
     for kept, part in ((slice(0, 40), middle), (slice(40, 80), whole)):
         with torch.no_grad():
-            both.trunk[17].weight.zero_()
-            both.trunk[17].weight[:, kept] = ones
+            last.zero_()
+            last[:, kept] = ones
             torch.testing.assert_close(both(large), plain(part), rtol=1e-4, atol=1e-5)
 
 

@@ -45,7 +45,7 @@ def replace(self: Path, target: Path) -> Path:
     return original_replace(self, target)
 
 
-os.fsync = fsync
-Path.replace = replace  # type: ignore[method-assign]
+os.fsync = fsync  # type: ignore[assignment]
+Path.replace = replace  # type: ignore[assignment, method-assign]
 sys.argv = ["training", *sys.argv[3:]]
 main()

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,8 @@ from training.runs.validation import ValidationSet
 from training.runtime.randomness import Stream, numpy_stream, torch_stream
 
 
-def batches(stores: list[PatchStore], **changes) -> Batches:
-    given = {
+def batches(stores: list[PatchStore], **changes: Any) -> Batches:
+    given: dict[str, Any] = {
         "stores": stores,
         "shares": [8, 4][: len(stores)],
         "seed": 5,

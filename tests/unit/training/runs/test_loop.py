@@ -1,7 +1,9 @@
 import hashlib
 import json
 import shutil
+import time
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from training.errors import CheckpointError, NonFiniteLoss, RecipeError
 from training.lab.plot import cdf_weights, plot_run
 from training.methods import METHODS
 from training.methods.cdf import CdfOptions
+from training.methods.contract import LossOutput, Pairs
 from training.runs import loop
 from training.runs.checkpoint import Checkpoints, read_tensors, write_tensors
 from training.runs.directory import create_run, read_recipe
@@ -36,7 +39,7 @@ def weights_digest(run_dir: Path) -> str:
     return hasher.hexdigest()
 
 
-RUNS = {
+RUNS: dict[str, dict[str, Any]] = {
     **{
         name: {
             "loss": {"name": name},
@@ -117,8 +120,10 @@ def test_weight_functions_are_drawn(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["difference", "positive", "negative"])
-def test_the_drawn_weights_are_those_of_the_loss(kind: str) -> None:
-    loss = METHODS["cdf"].build(CdfOptions(distribution=kind, bins=41), "unit", 64)
+def test_the_drawn_weights_are_those_of_the_loss(
+    kind: Literal["difference", "positive", "negative"],
+) -> None:
+    loss: Any = METHODS["cdf"].build(CdfOptions(distribution=kind, bins=41), "unit", 64)
     generator = torch.Generator().manual_seed(0)
     positive, negative = torch.rand(2, 64, generator=generator, dtype=torch.float64) * 1.9
     given = loss.weights(positive, negative)
@@ -141,11 +146,11 @@ def test_a_nan_stops_and_saves_the_batch(tmp_path: Path, monkeypatch: pytest.Mon
     run = open_run(run_dir)
     original = run.state.loss
 
-    def poisoned(pairs):
+    def poisoned(pairs: Pairs) -> LossOutput:
         output = original(pairs)
         return type(output)(output.loss * float("nan"), output.positive, output.negative)
 
-    run.state.loss = poisoned
+    monkeypatch.setattr(run.state, "loss", poisoned)
     with pytest.raises(NonFiniteLoss, match="step 0: the loss"):
         train(run_dir, run)
     (path,) = run_dir.glob("not-finite-*.safetensors")
@@ -251,6 +256,6 @@ def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_checkpoints_also_follow_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = open_run(new_run(tmp_path, run={"checkpoint_steps": 0, "checkpoint_minutes": 1.0}))
     run.state.step = 2
-    now = loop.time.monotonic()
+    now = time.monotonic()
     assert not loop._is_save_due(run, now)
     assert loop._is_save_due(run, now - 61)

@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from training.runs.run import open_run
 from training.runs.weights import read_network
 
 
-def broken_run(folder: Path, monkeypatch: pytest.MonkeyPatch, **sections) -> Path:
+def broken_run(folder: Path, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> Path:
     """A run that was stopped after its checkpoint of step 2."""
     run_dir = new_run(folder, **sections)
     with monkeypatch.context() as patch:

@@ -1,6 +1,7 @@
 """One step of the loop, seen from inside: which rows the loss gets, and what moves after it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from tests.unit.training.tiny_runs import new_run
 from training.methods import LossOutput, Pairs
+from training.methods.adasample import AdaSample
 from training.runs.loop import train_step
 from training.runs.report import Pace
 from training.runs.run import Run, open_run
@@ -70,8 +72,9 @@ def run(tmp_path: Path) -> Run:
             optim={"momentum": 0.0, "weight_decay": 0.0},
         )
     )
-    net, made.state.loss = Naming(), Recording()
-    made.state.net, made.features = net, net.features
+    state: Any = made.state
+    net, state.loss = Naming(), Recording()
+    state.net, made.features = net, net.features
     made.state.optimizer = build_optimizer(made.recipe.optim, net.parameters())
     return made
 
@@ -80,6 +83,7 @@ def test_a_step_gives_the_loss_rows_of_one_class_and_moves_what_it_should(run: R
     levels = 10.0 * torch.arange(CLASSES)[:, None] + torch.arange(CANDIDATES)
     patches = levels[:, :, None, None, None].expand(-1, -1, 1, 32, 32)
     train_step(run, 3, patches, 0.25)
+    assert isinstance(run.state.loss, Recording)
     (pairs,) = run.state.loss.given
     anchors, positives = pairs.anchors[:, 0].round(), pairs.positives[:, 0].round()
     assert anchors.tolist() == levels[:, 0].tolist()
@@ -87,8 +91,10 @@ def test_a_step_gives_the_loss_rows_of_one_class_and_moves_what_it_should(run: R
     assert bool((positives % 10 >= 1).all())
     torch.testing.assert_close(pairs.features, torch.cat([pairs.anchors, pairs.positives]))
     assert pairs.progress == 0.5
+    assert pairs.weights is not None
     assert float(pairs.weights.mean()) == pytest.approx(1.0)
     assert run.state.optimizer.param_groups[0]["lr"] == 0.25
-    assert float(run.state.net.scale.detach()) == pytest.approx(1.0 - 0.25 * 2.0)
+    assert float(run.state.net.get_parameter("scale").detach()) == pytest.approx(1.0 - 0.25 * 2.0)
     hinge = 1.0 + 0.5**2 - 0.7**2
+    assert isinstance(run.state.sampler, AdaSample)
     assert float(run.state.sampler.average_loss) == pytest.approx(0.75 + 0.25 * hinge)

@@ -57,12 +57,13 @@ def test_a_shorter_network_takes_the_first_layers(tmp_path: Path) -> None:
     weights = tmp_path / "deep.safetensors"
     write_tensors(weights, {f"net.{k}": v for k, v in deep.state_dict().items()}, {})
     short = build_network(NetworkOptions(name="surround40-short", width=0.25), 48)
-    last = short.trunk[14].weight.clone()
+    last = short.get_parameter("trunk.14.weight").clone()
     _, changed = start_network(short, weights, seed=0)
     assert changed == "with new last layers"
     for place in (1, 4, 7, 10):
-        assert torch.equal(short.trunk[place].weight, deep.trunk[place].weight)
-    assert torch.equal(short.trunk[14].weight, last)
+        name = f"trunk.{place}.weight"
+        assert torch.equal(short.get_parameter(name), deep.get_parameter(name))
+    assert torch.equal(short.get_parameter("trunk.14.weight"), last)
     both = build_network(NetworkOptions(name="surround40", width=0.25), 64)
     assert start_network(both, weights, seed=0)[1] == "with a surround added"
     # The other way round a layer is missing.

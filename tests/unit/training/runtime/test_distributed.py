@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from training.runs.report import read_log
 from training.runtime import distributed
 
 STEPS = 20
-CASES = {
+CASES: dict[str, dict[str, Any]] = {
     "sdgm": {
         "loss": {
             "name": "sdgm",
@@ -36,8 +37,8 @@ CASES = {
 }
 
 
-def sections(name: str) -> dict:
-    common = {
+def sections(name: str) -> dict[str, Any]:
+    common: dict[str, Any] = {
         "network": {"dropout": 0.0},
         "optim": {"lr": 0.02},
         "run": {"steps": STEPS, "batch": 24, "log_every": 1, "validate_every": STEPS},

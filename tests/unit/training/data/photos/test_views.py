@@ -30,7 +30,7 @@ from training.errors import DataError
 
 @pytest.fixture(scope="module")
 def camera() -> np.ndarray:
-    return cv2.resize(samples.camera(), (320, 256), interpolation=cv2.INTER_AREA)
+    return np.asarray(cv2.resize(samples.camera(), (320, 256), interpolation=cv2.INTER_AREA))
 
 
 def keypoints(rows: list[tuple[float, float, float, float]]) -> Keypoints:

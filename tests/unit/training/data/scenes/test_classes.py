@@ -112,9 +112,8 @@ def test_without_a_model_classes_come_from_matches_and_say_so(
 
 
 def test_a_chain_that_returns_to_an_image_elsewhere_is_dropped() -> None:
-    keypoints = {
-        name: Keypoints(np.zeros((3, 2)), np.ones(3), np.zeros(3), np.ones(3)) for name in "abc"
-    }
+    ones = np.ones(3, np.float32)
+    keypoints = {name: Keypoints(np.zeros((3, 2), np.float32), ones, ones, ones) for name in "abc"}
     good = np.array([[2, 2]])
     matches = {
         ("a", "b"): np.array([[0, 0], [2, 2]]),
@@ -222,7 +221,7 @@ def _observations(sizes: list[float], angles: list[float]) -> Observations:
         np.zeros(count, np.int64),
         numbers,
         numbers,
-        0.1 + 0.01 * numbers,
+        np.asarray(0.1 + 0.01 * numbers, np.float64),
         np.array(sizes, np.float64),
         toward,
         heading,

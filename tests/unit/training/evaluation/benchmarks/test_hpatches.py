@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ LENGTHS = [30, 20]
 def strips() -> dict[str, dict[str, np.ndarray]]:
     """Unit vectors: each strip is the reference with noise that grows with the level."""
     rng = np.random.default_rng(0)
-    made = {}
+    made: dict[str, Any] = {}
     for name, count in zip(NAMES, LENGTHS, strict=True):
         base = rng.normal(size=(count, 16))
         made[name] = {}
@@ -71,7 +72,7 @@ def test_verification_is_the_loop_over_pairs(strips: dict[str, dict[str, np.ndar
 
 def test_matching_is_the_loop_over_strips(strips: dict[str, dict[str, np.ndarray]]) -> None:
     found, samples = matching(strips, NAMES)
-    per_level = {level: [] for level in LEVELS}
+    per_level: dict[str, list[Any]] = {level: [] for level in LEVELS}
     for name in NAMES:
         for level in LEVELS:
             for image in range(1, 6):
