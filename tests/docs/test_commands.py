@@ -17,10 +17,10 @@ from skimage import data as samples
 from matchserve.pattern import generate
 from matchserve.types import UInt8
 from tests.conftest import encoded
+from tests.corner_scene import write_scene
 from tests.docs.blocks import ROOT, blocks, user_pages
 from tests.docs.commands import INSTEAD, NOT_RUN, SMALLER
 from tests.docs.walkthrough import Walkthrough
-from tests.unit.training.corner_scene import write_scene
 
 # Pages of one row are followed in one folder, in this order.
 ROWS = [

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def measure_patches(provider: str, count: int) -> None:
             )
             size = model.card.patch.size
             patches = rng.integers(0, 256, (count, 1, size, size), np.uint8)
-            rate = count / best_seconds(lambda m=model, p=patches: m.describe_patches(p))
+            rate = count / best_seconds(partial(model.describe_patches, patches))
             sys.stdout.write(f"{name} on {model.provider}, batch {batch}: {rate:.0f} patches/s\n")
 
 
@@ -48,7 +49,7 @@ def measure_matching() -> None:
         left, right = rng.normal(size=(2, rows, 128)).astype(np.float32)
         for array in (left, right):
             array /= np.linalg.norm(array, axis=1, keepdims=True)
-        seconds = best_seconds(lambda a=left, b=right: mutual_nn(a, b))
+        seconds = best_seconds(partial(mutual_nn, left, right))
         sys.stdout.write(f"{rows} x {rows} rows on {place}: {1e3 * seconds:.2f} ms\n")
 
 

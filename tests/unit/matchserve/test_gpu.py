@@ -108,8 +108,8 @@ class FakeCudart:
 
     def cudaMallocHost(self, address: Any, size: Any) -> int:  # noqa: N802
         if self.status == 0:
-            self.blocks.append(gpu.ctypes.create_string_buffer(size.value))
-            address._obj.value = gpu.ctypes.addressof(self.blocks[-1])
+            self.blocks.append(ctypes.create_string_buffer(size.value))
+            address._obj.value = ctypes.addressof(self.blocks[-1])
         return self.status
 
     def cudaFreeHost(self, address: Any) -> None:  # noqa: N802
@@ -118,19 +118,19 @@ class FakeCudart:
 
 def test_page_locked_memory_is_used_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cudart = FakeCudart()
-    monkeypatch.setattr(gpu.ctypes, "CDLL", lambda _: cudart)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: cudart)
     array = gpu.page_locked_array((4, 3), np.float32)
     array[:] = 7
-    assert array.ctypes.data == gpu.ctypes.addressof(cudart.blocks[0])
+    assert array.ctypes.data == ctypes.addressof(cudart.blocks[0])
     assert array.shape == (4, 3)
     view = array[1:]
     del array
     assert not cudart.freed, "a view still uses it"
     del view
-    assert cudart.freed == [gpu.ctypes.addressof(cudart.blocks[0])]
+    assert cudart.freed == [ctypes.addressof(cudart.blocks[0])]
 
 
 def test_without_page_locked_memory_a_plain_array_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu.page_locked_array((2, 2), np.uint8).shape == (2, 2)
-    monkeypatch.setattr(gpu.ctypes, "CDLL", lambda _: FakeCudart(status=2))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: FakeCudart(status=2))
     assert gpu.page_locked_array((2, 2), np.uint8).shape == (2, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import shutil
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def test_a_stopped_run_continues_to_the_same_files(
         steps = collection.match(workers=1)
         taken = list(itertools.islice(steps, rounds + 2))
         is_over = len(taken) < rounds + 2
+        assert isinstance(steps, Generator)
         steps.close()  # as a kill between two steps
         rounds += 1
     assert rounds >= 5

@@ -35,6 +35,7 @@ def test_colmap_database_has_the_matches_and_geometries(
             assert np.array_equal(database.read_matches(*ids), result.rows)
             stored = [database.read_keypoints(i)[:, :2].astype(np.float64) for i in ids]
             # The geometry holds for the stored, shifted points.
+            assert geometry.F is not None
             error = _epipolar_error(geometry.F, stored, geometry.inlier_matches)
             assert np.median(error) < 1.0
         xy = matched.features(rows["0000.png"]).keypoints.xy

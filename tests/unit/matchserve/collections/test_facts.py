@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def photo(size: tuple[int, int] = (60, 40), **tags: object) -> bytes:
     return buffer.getvalue()
 
 
-def facts(**tags: object) -> Facts:
+def facts(**tags: Any) -> Facts:
     found = read_facts(photo(**tags))
     assert found is not None
     return found

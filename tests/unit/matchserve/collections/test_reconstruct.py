@@ -47,6 +47,7 @@ def test_the_half_pixel_is_right(matched: Collection, model: pycolmap.Reconstruc
     del model
     with pycolmap.Database.open(matched.workspace.database) as database:
         image = database.read_image_with_name("0002.png")
+        assert image is not None
         stored = database.read_keypoints(image.image_id)[:, :2]
     row = next(r for r in matched.images() if r.name == "0002.png")
     xy = matched.features(row).keypoints.xy

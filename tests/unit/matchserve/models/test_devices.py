@@ -14,7 +14,7 @@ from matchserve.errors import DeviceLost, DeviceOutOfMemory, ProviderUnavailable
 from matchserve.models import onnx_model
 from matchserve.models.execution import CPU_BATCH, DEVICE_BATCH, DeviceOptions
 from matchserve.models.onnx_model import OnnxDescriptor
-from matchserve.models.providers import Placement
+from matchserve.models.providers import Placement, ProviderChoice, start_session
 from matchserve.settings import Settings
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -52,9 +52,9 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(2)
-    real = onnx_model.start_session
+    real = start_session
 
-    def start(model: bytes, choice: str, threads: int, placement: Placement) -> Any:
+    def start(model: bytes, choice: ProviderChoice, threads: int, placement: Placement) -> Any:
         made.placements.append((choice, placement))
         if placement.device >= made.devices:
             raise ProviderUnavailable("no device of that number")

@@ -74,7 +74,8 @@ def test_a_difference_is_refused(
 ) -> None:
     patches = generated_patches(compact.card)[:64]
     other = OnnxDescriptor(shipped_models_dir() / "compact", provider="cpu", threads=1)
-    other.describe_patches = lambda p: np.roll(compact.describe_patches(p), 1, 0)  # type: ignore[method-assign]
+    rows = np.roll(compact.describe_patches(patches), 1, 0)
+    monkeypatch.setattr(other, "describe_patches", lambda _: rows)
     with pytest.raises(ExportRefused, match=r"0\.002 is allowed"):
         compare(compact, other, patches)
     monkeypatch.setattr(half, "TOLERANCE", 1e-9)

@@ -18,9 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.unit.training.tiny_runs import new_run
 from training.errors import NonFiniteLoss, RecipeError
 from training.methods import METHODS, SAMPLERS
-from training.runs import loop
-from training.runs import run as run_module
 from training.runs.checkpoint import read_tensors, write_tensors
+from training.runs.directory import read_recipe
 from training.runs.loop import train_step
 from training.runs.precision import LossScale, amp_type
 from training.runs.run import Run, choose_device, open_run
@@ -69,7 +68,7 @@ def test_a_step_waits_for_the_device_once(
     method: str, sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Autocast does not know the meta device; it is off here in any case.
-    monkeypatch.setattr(loop.torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     head = METHODS[method].heads[0]
     run = on_meta(
         tmp_path, loss={"name": method}, sampler={"name": sampler}, network={"head": head}
@@ -151,7 +150,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch, *, devices: int, has_bfloat16: bo
 
 
 def recipe(tmp_path: Path, **options: Any) -> Any:
-    return run_module.read_recipe(new_run(tmp_path, run=options))
+    return read_recipe(new_run(tmp_path, run=options))
 
 
 def test_a_device_is_chosen_or_its_absence_explained(
@@ -181,7 +180,7 @@ def test_devices_without_bfloat16_use_float16(monkeypatch: pytest.MonkeyPatch) -
 def test_processes_on_devices_meet_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
-        distributed.dist, "init_process_group", lambda *a, **k: calls.append((*a, k))
+        torch.distributed, "init_process_group", lambda *a, **k: calls.append((*a, k))
     )
     monkeypatch.setenv("WORLD_SIZE", "2")
     distributed.start(torch.device("cuda", 1))
