@@ -24,6 +24,7 @@ class Frn(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.rand(1, channels, 1, 1) + 0.5)
         self.bias = nn.Parameter(0.1 * torch.randn(1, channels, 1, 1))
+        self.eps: Tensor
         self.register_buffer("eps", torch.tensor([1e-6]))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,7 +65,8 @@ class HardNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(1)
         mean, std = flat.mean(1), flat.std(1) + 1e-7
-        return self.features((x - mean[:, None, None, None]) / std[:, None, None, None]).flatten(1)
+        scaled = (x - mean[:, None, None, None]) / std[:, None, None, None]
+        return torch.flatten(self.features(scaled), 1)
 
 
 class SosNet(nn.Module):
@@ -75,7 +77,7 @@ class SosNet(nn.Module):
         self.layers = nn.Sequential(nn.InstanceNorm2d(1), *HardNet().features)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x).flatten(1)
+        return torch.flatten(self.layers(x), 1)
 
 
 class HyNet(nn.Module):
@@ -107,7 +109,8 @@ class TFeat(nn.Module):
         self.descr = nn.Sequential(nn.Linear(64 * 8 * 8, 128), nn.Tanh())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.descr(self.features(x).flatten(1))
+        rows: Tensor = self.descr(self.features(x).flatten(1))
+        return rows
 
 
 THEIRS = {"hardnet": HardNet, "sosnet": SosNet, "hynet": HyNet, "sdgm": HyNet, "tfeat": TFeat}
