@@ -145,7 +145,9 @@ def stamp_of(**parts: Any) -> str:
 
 
 def _result_name(location: str, card_name: str) -> str:
-    """Return the name of a model in results: of its directory if given by path, else its card's.
+    """Return the name of a model in results: that of its directory, or that in its card.
+
+    The directory counts if the model was given by its path.
 
     Two directories may hold models with cards of the same name.
     """

@@ -84,7 +84,7 @@ class _Patches:
         self._blocks: Iterator[UInt8] = iter(np.array_split(patches, len(patches) // _BLOCK or 1))
 
     def get_next(self) -> dict[str, UInt8] | None:
-        """Return the next block, or None after the last."""
+        """Return the next batch of calibration patches, or None after the last."""
         block = next(self._blocks, None)
         return None if block is None else {INPUT: block}
 

@@ -20,8 +20,8 @@ from training.networks.widen import is_wider
 def is_narrower(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> bool:
     """Return whether `wide` has the same layers as `narrow`, with as many or more channels.
 
-    The layers must be a chain of convolutions with batch normalisation: in a residual block, for
-    example, a dropped channel would be added to another one.
+    Returns False unless the layers are a chain of convolutions with batch normalisation. Narrowing
+    removes channels, and in a residual block this would add channels that do not correspond.
     """
     if not is_wider(wide, narrow):
         return False

@@ -46,10 +46,10 @@ def recrop(
     workers: int | None = None,
     made_by: str = "data recrop",
 ) -> Path:
-    """Write the classes of `source` with patches cropped by `spec`.
+    """Write a store with the classes of `source`, whose patches are cut again by `spec`.
 
     Raises:
-        DataError: the store was not made from images, or one of them is not in `directories`.
+        DataError: the store was not made from images, or `directories` lack one of the images.
     """
     store = PatchStore.open(source)
     notes = read_notes(source)
@@ -87,7 +87,7 @@ def _find_images(
 def _tasks(
     store: PatchStore, notes: dict[str, Any], paths: dict[str, Path], spec: PatchSpec
 ) -> Iterator[_Task]:
-    """Yield one task per scene, whose classes must be contiguous in the store."""
+    """Yield the work for each scene; the classes of a scene must be contiguous in the store."""
     for scene in used_scenes(store):
         classes = store.split([scene]).classes
         if int(classes[-1] - classes[0]) != len(classes) - 1:

@@ -46,7 +46,7 @@ _GROUP_SIZE = 2048
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnPairs:
-    """Pairs of patches, the class of every patch, the scene of every pair, and matching groups.
+    """Pairs of patches, the class of every patch, the scene of every pair, and groups of pairs.
 
     A group is an array of at most `_GROUP_SIZE` matching pairs of one scene.
     """

@@ -21,7 +21,10 @@ def calibrate(
         list[Path], typer.Option(help="Folder of multi-view scenes; may be repeated.")
     ],
     workspace: Annotated[
-        Path, typer.Option(help="Workspace in which `data scenes` reconstructed the scenes.")
+        Path,
+        typer.Option(
+            help="Folder in which `python -m training data scenes` has reconstructed the scenes."
+        ),
     ],
     photos: Annotated[
         list[Path] | None, typer.Option(help="Folder of single photographs; may be repeated.")
@@ -53,7 +56,11 @@ def calibrate(
     threshold: Annotated[float, typer.Option(help="Inlier threshold, in pixels.")] = 3.0,
     prior: Annotated[
         float,
-        typer.Option(help="Probability of the same scene before matching.", min=0.001, max=0.999),
+        typer.Option(
+            help="Assumed share of image pairs that show the same scene (the prior).",
+            min=0.001,
+            max=0.999,
+        ),
     ] = 0.5,
     seed: Annotated[int, typer.Option(help="Random seed for the choice of pairs and folds.")] = 0,
 ) -> None:
