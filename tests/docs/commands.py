@@ -46,6 +46,8 @@ TINY_VIEWS = "--levels easy,hard --max-classes 60 --workers 1"
 
 # The same command on less: options that are appended.
 SMALLER = {
+    "matchserve reconstruct scenes/corner -o reconstruction": "--max-keypoints 1000",
+    "matchserve collection match scenes/corner -o matched": "--max-keypoints 1000",
     "python -m training data photos photos -o stores/patches --magnification 20": TINY_VIEWS,
     "python -m training data photos photos -o stores/photos --magnification 20": TINY_VIEWS,
     "python -m training data photos photos -o stores/all --magnification 20": TINY_VIEWS,

@@ -34,7 +34,10 @@ ROWS = [
         "docs/guides/evaluate.md",
         "docs/guides/calibrate.md",
     ],
+    ["docs/guides/collections.md", "docs/operations/performance.md"],
 ]
+# Pages whose commands need a GPU; tests/gpu/checklist.py runs them where there is one.
+NEED_A_GPU = {"docs/operations/gpu-checklist.md"}
 CPP = "docs/guides/cpp.md"
 
 
@@ -68,7 +71,7 @@ def pictures(tmp_path: Path, photograph: UInt8) -> Path:
 def test_the_commands_of_the_pages(
     pages: list[str], pictures: Path, walkthrough: Walkthrough
 ) -> None:
-    if "docs/guides/patches.md" in pages:
+    if {"docs/guides/patches.md", "docs/guides/collections.md"} & set(pages):
         write_scene(pictures / "corner", 5)
         (pictures / "scenes").mkdir()
         (pictures / "corner" / "images").rename(pictures / "scenes" / "corner")
@@ -96,7 +99,7 @@ def has_cpp_tools() -> bool:
 
 
 def test_every_page_with_commands_is_followed() -> None:
-    followed = {page for row in ROWS for page in row} | {CPP}
+    followed = {page for row in ROWS for page in row} | {CPP} | NEED_A_GPU
     others = [page for page in user_pages() if page not in followed]
     unlisted = [
         (block.page, line)

@@ -14,6 +14,8 @@ from tests.docs.commands import INSTEAD, NOT_RUN, SMALLER
 from tests.server_process import ServerProcess
 
 TIMEOUT_S = 300
+# What the pages use of the clone, in whose root a reader works.
+CLONE = ("Makefile", "pyproject.toml", "constraints.txt", "docs", "examples", "models")
 # A command that starts the service, after variables such as MATCHSERVE_DEADLINE_S=10.
 SERVE = re.compile(r"^((?:MATCHSERVE_\w+=\S+ )*)matchserve serve(.*)$")
 
@@ -25,7 +27,7 @@ class Walkthrough:
         self.folder = folder
         self.server: ServerProcess | None = None
         (folder / ".curlrc").write_text("silent\nshow-error\nfail-with-body\n")
-        for name in ("Makefile", "pyproject.toml", "constraints.txt", "examples", "models"):
+        for name in CLONE:
             (folder / name).symlink_to(ROOT / name)
 
     def follow(self, page: str) -> None:
