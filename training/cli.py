@@ -13,7 +13,6 @@ from rich.table import Table
 
 from matchserve.errors import MatchServeError
 from training.data import commands as data_commands
-from training.errors import RecipeError
 from training.evaluation import commands as evaluation_commands
 from training.evaluation.calibration import commands as calibration_commands
 from training.export import commands as export_commands
@@ -56,7 +55,8 @@ def train(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="Name of a shipped recipe, path of a .toml file, or a run directory to resume."
+            help="Name of a shipped recipe, path of a .toml file, or a run directory to resume. "
+            "A finished run is extended by --set run.steps=N."
         ),
     ] = "synthetic",
     overrides: SetOption = None,
@@ -65,6 +65,7 @@ def train(
 ) -> None:
     """Train a recipe. After an interruption, the same command resumes the run."""
     from matchserve.memory import keep_freed
+    from training.runs.changes import change_run
     from training.runs.directory import RECIPE_FILE, create_run, read_recipe
     from training.runs.loop import train as train_run
     from training.runs.recipe import load_recipe
@@ -73,12 +74,7 @@ def train(
 
     overrides = with_device(overrides, device)
     if (Path(recipe) / RECIPE_FILE).exists():
-        if overrides:
-            raise RecipeError(
-                f"--set {overrides[0]}: the recipe of the run {recipe} cannot be changed; "
-                f"to make a new run, train the recipe itself with --set"
-            )
-        run_dir = Path(recipe)
+        run_dir = change_run(Path(recipe), overrides)
         chosen = choose_device(read_recipe(run_dir))
     else:
         loaded = load_recipe(recipe, overrides)

@@ -12,6 +12,9 @@ NOT_RUN = {
         "downloads packages; `make test-nightly` installs them"
     ),
     "make gpu-check": "needs a GPU",
+    "pip install ./examples/plugin": (
+        "changes the environment; tests/unit/training/runs/test_plugins.py installs it elsewhere"
+    ),
     "python docs/research/estimate_gpu.py": "tests/gpu/test_checklist.py runs it",
     "pip install '.[cpu,train]' -c constraints.txt": "downloads packages",
     "docker build --target cpu -t matchserve:cpu .": "needs a container engine",

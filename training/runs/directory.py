@@ -27,16 +27,26 @@ FINISHED_FILE = "finished"
 
 
 def create_run(recipe: Recipe, out: Path) -> Path:
-    """Make the run directory of `recipe` in `out` unless it exists, and return it."""
+    """Return the run directory of `recipe` in `out`; make it unless it exists.
+
+    The recipe in an existing directory gets the execution options of `recipe`.
+    """
     directory = out / recipe.run_name
+    before = out / f"{recipe.name}-{recipe.full_id}"
+    if not directory.exists() and before.exists():
+        directory = before
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / RECIPE_FILE
-    # The first process writes; the others read only after all processes have met. A kill in an
-    # older version could leave an empty file.
-    is_missing = not path.exists() or not path.stat().st_size
-    if is_missing and distributed.launched_rank() == 0:
-        write_text_whole(path, recipe.to_toml())
+    # The first process writes; the others read only after all processes have met.
+    if distributed.launched_rank() == 0:
+        write_recipe(recipe, directory)
     return directory
+
+
+def write_recipe(recipe: Recipe, run_dir: Path) -> None:
+    """Write the recipe of a run directory, unless it is there already."""
+    path, text = run_dir / RECIPE_FILE, recipe.to_toml()
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text_whole(path, text)
 
 
 def read_recipe(run_dir: Path) -> Recipe:

@@ -4,7 +4,9 @@ A recipe is a TOML file with the tables `[network]`, `[loss]`, `[sampler]`, `[da
 `[optim]` and `[run]`; each is a model of its own, defined next to the code that uses it. Unknown
 keys, wrong types, values out of range and impossible combinations are refused with the place in the
 file. `recipe_id` is part of the name of the run, so training the same recipe again resumes its run,
-and a changed recipe gets a new one.
+and a changed recipe gets a new one. It leaves out how a run is computed and logged (`EXECUTION`).
+
+Losses, samplers and networks of other packages are known here too: see `training.runs.plugins`.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from training.methods import METHODS, AnySamplerOptions, LossOptions
+from training.methods import METHODS, SAMPLERS
 from training.methods.samplers import UniformOptions
 from training.methods.sdgm import SdgmOptions
 from training.networks import NetworkOptions
@@ -35,8 +37,18 @@ from training.recipes.options import (
 )
 from training.recipes.reading import RecipeTable, read_recipe_table, recipe_path
 from training.runs.augment import AugmentOptions
+from training.runs.plugins import load_plugins, union_of
 from training.runs.schedule import OptimOptions
 
+load_plugins()
+if TYPE_CHECKING:
+    from training.methods import AnySamplerOptions, LossOptions
+else:
+    LossOptions = union_of(METHODS)
+    AnySamplerOptions = union_of(SAMPLERS)
+
+# Keys of [run] that do not decide what is learned: the same run may be continued with others.
+EXECUTION = ("threads", "device", "compile", "log_every")
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -119,9 +131,13 @@ class Recipe(Options):
 
     @property
     def recipe_id(self) -> str:
-        """Twelve hexadecimal digits of a hash of the whole content."""
-        canonical = json.dumps(self.model_dump(), sort_keys=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        """Twelve hexadecimal digits of a hash of the content, without the keys `EXECUTION`."""
+        return identity(self.model_dump())
+
+    @property
+    def full_id(self) -> str:
+        """The ID that runs had before execution options were left out of it."""
+        return _digits(self.model_dump())
 
     @property
     def run_name(self) -> str:
@@ -131,6 +147,17 @@ class Recipe(Options):
     def to_toml(self) -> str:
         """Return the complete recipe with all defaults; loading it gives an equal recipe."""
         return tomli_w.dumps(self.model_dump())
+
+
+def identity(values: Mapping[str, Any]) -> str:
+    """Return the `recipe_id` of a complete recipe given as plain values."""
+    defaults = {key: RunOptions.model_fields[key].default for key in EXECUTION}
+    return _digits({**values, "run": {**values["run"], **defaults}})
+
+
+def _digits(values: Mapping[str, Any]) -> str:
+    canonical = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def load_recipe(

@@ -36,7 +36,7 @@ from training.runs.directory import (
     read_recipe,
 )
 from training.runs.precision import LossScale, amp_type
-from training.runs.recipe import Recipe
+from training.runs.recipe import Recipe, identity
 from training.runs.schedule import build_optimizer
 from training.runs.sources import open_sources, refuse_shared_classes
 from training.runs.validation import ValidationSet, validation_sets
@@ -247,7 +247,7 @@ def _restore(
     notes = [f"skipped a damaged checkpoint: {message}" for message in skipped]
     if stored is None:
         return notes
-    if stored.entries.get("recipe_id") != entries["recipe_id"]:
+    if identity(stored.entries["recipe"]) != entries["recipe_id"]:
         other = json.dumps(stored.entries.get("recipe_id"))
         raise CheckpointError(
             f"{run_dir}: its checkpoints belong to the recipe {other}, but its recipe.toml is "

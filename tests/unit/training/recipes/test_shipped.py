@@ -13,7 +13,8 @@ from training.runs.recipe import load_recipe, recipe_from_table
 
 ROOT = Path(__file__).parents[4]
 RESEARCH_FILES = sorted((ROOT / "docs/research/recipes").glob("*.toml"))
-# Recorded before recipes became pydantic models: a changed ID would orphan existing runs.
+# Recorded before recipes became pydantic models: a changed ID would orphan existing runs, which
+# are found by `full_id`.
 RECORDED_IDS = json.loads((Path(__file__).parent / "recipe_ids.json").read_text())
 
 PAPERS = {
@@ -39,7 +40,7 @@ def test_exactly_these_recipes_ship() -> None:
 def test_a_shipped_recipe_keeps_its_id_and_survives_toml(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.name == name
-    assert recipe.recipe_id == RECORDED_IDS[name]
+    assert recipe.full_id == RECORDED_IDS[name]
     again = recipe_from_table(tomllib.loads(recipe.to_toml()), "again")
     assert again == recipe
     assert again.recipe_id == recipe.recipe_id
@@ -47,7 +48,7 @@ def test_a_shipped_recipe_keeps_its_id_and_survives_toml(name: str) -> None:
 
 @pytest.mark.parametrize("path", RESEARCH_FILES, ids=lambda path: path.stem)
 def test_a_research_recipe_keeps_its_id(path: Path) -> None:
-    assert load_recipe(str(path)).recipe_id == RECORDED_IDS[path.stem]
+    assert load_recipe(str(path)).full_id == RECORDED_IDS[path.stem]
 
 
 def comments(name: str) -> str:

@@ -18,10 +18,19 @@ BEFORE = Path(__file__).parent / "run_before_pydantic"
 def test_an_old_run_is_read_with_the_same_id() -> None:
     recipe = read_recipe(BEFORE)
     stored = read_network(BEFORE)
-    assert recipe.run_name == "before-e617308784bc"
-    assert stored.entries["recipe_id"] == recipe.recipe_id
+    assert recipe.full_id == "e617308784bc"
+    assert stored.entries["recipe_id"] == recipe.full_id
     # Cards and checkpoints hold the recipe as JSON.
     assert stored.entries["recipe"] == json.loads(json.dumps(recipe.model_dump()))
+
+
+def test_a_run_named_by_its_old_id_is_continued(tmp_path: Path) -> None:
+    recipe = tiny()
+    assert recipe.full_id != recipe.recipe_id
+    old = tmp_path / f"tiny-{recipe.full_id}"
+    old.mkdir()
+    assert create_run(recipe, tmp_path) == old
+    assert read_recipe(old) == recipe
 
 
 def test_an_old_checkpoint_is_restored() -> None:
