@@ -111,6 +111,11 @@ def _checked(answer: httpx.Response) -> httpx.Response:
     raise ServiceError(answer.status_code, problem if isinstance(problem, dict) else {})
 
 
+def _base_url(url: str) -> str:
+    """Return `url` with a scheme: `localhost:8000` means `http://localhost:8000`."""
+    return url if "://" in url else f"http://{url}"
+
+
 def _bytes(source: Source) -> bytes:
     return source if isinstance(source, bytes) else read_file(Path(source))
 
@@ -198,7 +203,10 @@ class Client:
     ) -> None:
         self.retries = retries
         self._http = httpx.Client(
-            base_url=url, timeout=timeout_s, headers=_headers(api_key), transport=transport
+            base_url=_base_url(url),
+            timeout=timeout_s,
+            headers=_headers(api_key),
+            transport=transport,
         )
 
     def match(self, image0: Source, image1: Source, **options: Any) -> ClientMatch:
@@ -282,7 +290,10 @@ class AsyncClient:
     ) -> None:
         self.retries = retries
         self._http = httpx.AsyncClient(
-            base_url=url, timeout=timeout_s, headers=_headers(api_key), transport=transport
+            base_url=_base_url(url),
+            timeout=timeout_s,
+            headers=_headers(api_key),
+            transport=transport,
         )
 
     async def match(self, image0: Source, image1: Source, **options: Any) -> ClientMatch:

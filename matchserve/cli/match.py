@@ -88,9 +88,7 @@ def match(
     provider: ProviderOption = "auto",
     server: Annotated[
         str | None,
-        typer.Option(
-            help="URL of a running service that does the work, e.g. http://localhost:8000."
-        ),
+        typer.Option(help="Address of a running service that does the work, e.g. localhost:8000."),
     ] = None,
 ) -> None:
     """Match two images."""

@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 def feature_key(image_sha256: str, card: ModelCard, options: Options) -> str:
-    """Return the name of an image's features: equal only if nothing that they depend on differs."""
+    """Return the name of an image's features, a hash of the image, the model and the options."""
     parts = {
         "format": FORMAT,
         "image": image_sha256,

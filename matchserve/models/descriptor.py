@@ -30,7 +30,7 @@ class Descriptor(Protocol):
     def describe(
         self, image: Image, keypoints: Keypoints, call: Call | None = None
     ) -> NDArray[Any]:
-        """Return one descriptor row for each keypoint of an image; `call` measures the stages."""
+        """Return one row for each keypoint; the clock of `call` measures cropping and inference."""
         ...
 
     def describe_patches(self, patches: UInt8, call: Call | None = None) -> NDArray[Any]:

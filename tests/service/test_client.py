@@ -22,7 +22,7 @@ def test_everything_the_service_offers(
     server: ServerProcess, http: httpx.Client, pair: Pair
 ) -> None:
     direct = http.post("/v1/match", files=pair, data={"verify": "homography"}).json()
-    with Client(server.url) as client:
+    with Client(server.url.removeprefix("http://")) as client:  # an address without a scheme
         found = client.match(pair["image0"], pair["image1"], verify="homography")
         np.testing.assert_array_equal(found.matches, direct["matches"])
         assert found.geometry_matrix is not None
