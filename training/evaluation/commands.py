@@ -64,7 +64,10 @@ def find_benchmark(name: str) -> Benchmark:
 @app.command()
 def evaluate(
     models: Annotated[
-        list[str], typer.Argument(help="Model names, or model directories (with a /).")
+        list[str],
+        typer.Argument(
+            help="Model names, or paths (with a /): model directories, runs, weights files."
+        ),
     ],
     benchmark: Annotated[
         str, typer.Option(help=f"Benchmark to run: {', '.join(BENCHMARK_NAMES)}.")

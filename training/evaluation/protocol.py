@@ -104,13 +104,22 @@ class Benchmark(Protocol):
 def load_models(names: Iterable[str], options: Options) -> list[Model]:
     """Load `sift`, `rootsift` and the named models, in this order.
 
+    A name may also be the path of a run or of a weights file, which need not be exported.
+
     Raises:
         UnknownModel: there is no model of that name.
         ModelError: a model cannot be loaded.
         DataError: two models have the same name.
     """
+    # Imports torch, which the help of the commands does not need.
+    from training.evaluation.run_model import RunDescriptor, is_run
+
     loaded = []
     for name in dict.fromkeys([*HANDCRAFTED, *names]):
+        if is_run(name):
+            trained: Descriptor = RunDescriptor(Path(name))
+            loaded.append(Model(trained.card.name, trained, model_stamp(trained.card), name))
+            continue
         descriptor = load_descriptor(name, threads=options.threads)
         card = descriptor.card
         loaded.append(Model(_result_name(name, card.name), descriptor, model_stamp(card), name))

@@ -90,11 +90,12 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """The tensors and the other entries of a file."""
+    """The tensors and the other entries of a file; `sha256` is the digest of both."""
 
     path: Path
     tensors: dict[str, Tensor]
     entries: dict[str, Any]
+    sha256: str = ""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], entries: Mapping[str, Any]) -> None:
@@ -120,7 +121,7 @@ def read_tensors(path: Path) -> Stored:
     text = header.get("entries", "")
     if header.get("sha256") != _digest(tensors, text):
         raise CheckpointError(f"{path}: damaged: its content does not match its digest")
-    return Stored(path, tensors, json.loads(text))
+    return Stored(path, tensors, json.loads(text), header["sha256"])
 
 
 class Checkpoints:

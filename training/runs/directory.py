@@ -4,6 +4,8 @@ runs/NAME-ID/recipe.toml          the complete recipe; ID is its `recipe_id`
              checkpoints/         the last two checkpoints
              samples.npy          some training patches, for the checks of an export
              log.jsonl            figures by step
+             kept/                the weights of every `run.keep_every` steps
+             best.safetensors     the weights with the lowest mean FPR95 in validation
              final.safetensors    the trained weights
              finished             empty; exists once training is complete
 runs/stores/                      generated patch stores
@@ -23,6 +25,8 @@ from training.runtime import distributed
 RECIPE_FILE = "recipe.toml"
 SAMPLES_FILE = "samples.npy"
 FINAL_FILE = "final.safetensors"
+BEST_FILE = "best.safetensors"
+KEPT_FOLDER = "kept"
 FINISHED_FILE = "finished"
 
 

@@ -15,6 +15,7 @@ from training.methods import LossOutput, Pairs
 from training.runs.batches import ahead
 from training.runs.checkpoint import Checkpoints, write_tensors
 from training.runs.directory import FINAL_FILE, FINISHED_FILE
+from training.runs.kept import keep_best, keep_by_step
 from training.runs.report import Pace, Reporter
 from training.runs.run import Run, open_run
 from training.runs.schedule import learning_rate
@@ -50,7 +51,8 @@ def train(run_dir: Path, run: Run | None = None) -> Path:
                 reporter.advance(state.step, _summary(figures))
             if state.step % recipe.run.validate_every == 0 or state.step == steps:
                 with pace.pause():
-                    _validate(run, state.step, output, reporter)
+                    keep_best(run, _validate(run, state.step, output, reporter))
+            keep_by_step(run)
             if is_first_rank and _is_save_due(run, saved_at):
                 checkpoints.save(state, run.entries)
                 saved_at = time.monotonic()
@@ -140,9 +142,9 @@ def _is_save_due(run: Run, saved_at: float) -> bool:
     return by_step or time.monotonic() - saved_at >= 60 * options.checkpoint_minutes
 
 
-def _validate(run: Run, step: int, output: LossOutput, reporter: Reporter) -> None:
+def _validate(run: Run, step: int, output: LossOutput, reporter: Reporter) -> dict[str, float]:
     if not reporter.is_active:
-        return
+        return {}
     rates = validate(run.state.net, run.validation, run.device)
     reporter.log(step, {f"fpr95/{name}": value for name, value in rates.items()})
     reporter.histogram(step, "distance/positive", output.positive)
@@ -153,6 +155,7 @@ def _validate(run: Run, step: int, output: LossOutput, reporter: Reporter) -> No
         if text
         else f"step {step}: not validated: the recipe has no validation store"
     )
+    return rates
 
 
 def loss_figures(output: LossOutput) -> dict[str, float]:

@@ -48,7 +48,9 @@ else:
     AnySamplerOptions = union_of(SAMPLERS)
 
 # Keys of [run] that do not decide what is learned: the same run may be continued with others.
-EXECUTION = ("threads", "device", "compile", "log_every")
+EXECUTION = ("threads", "device", "compile", "log_every", "keep_every")
+# Of these, the keys that older recipes do not have.
+_ADDED = ("keep_every",)
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -68,7 +70,8 @@ class Source(Options):
 class DataOptions(Options):
     """`[data]`: the stores `[[data.train]]` and `[[data.validation]]`.
 
-    `validation_pairs` is the number of pairs drawn from each validation store.
+    `validation_pairs` is the number of pairs drawn from each validation store. A store with an
+    official list of pairs (PhotoTour) is validated on that list instead.
     """
 
     train: Annotated[tuple[Source, ...], Field(strict=False)] = ()
@@ -80,9 +83,11 @@ class RunOptions(Options):
     """`[run]`: length and batch size, how often to log, validate and save, and how to compute.
 
     `batch` is a number of pairs; `log_every` and `validate_every` are steps. A checkpoint is saved
-    every `checkpoint_minutes`, and also every `checkpoint_steps` unless that is 0. `threads = 0`
-    keeps torch's default number of CPU threads. `amp` is mixed precision on CUDA:
-    bfloat16, or float16 with a scaled loss on devices without bfloat16.
+    every `checkpoint_minutes`, and also every `checkpoint_steps` unless that is 0; only the last
+    two are kept. The weights of every `keep_every` steps are kept for good, unless that is 0, and
+    so are those with the best validation. `threads = 0` keeps torch's default number of CPU
+    threads. `amp` is mixed precision on CUDA: bfloat16, or float16 with a scaled loss on devices
+    without bfloat16.
     """
 
     steps: PositiveInt = 1000
@@ -91,6 +96,7 @@ class RunOptions(Options):
     validate_every: PositiveInt = 500
     checkpoint_minutes: NonNegative = 5.0
     checkpoint_steps: NonNegativeInt = 0
+    keep_every: NonNegativeInt = 0
     threads: NonNegativeInt = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     channels_last: bool = True
@@ -137,7 +143,7 @@ class Recipe(Options):
     @property
     def full_id(self) -> str:
         """The ID that runs had before execution options were left out of it."""
-        return _digits(self.model_dump())
+        return _digits(_without_added(self.model_dump()))
 
     @property
     def run_name(self) -> str:
@@ -152,7 +158,12 @@ class Recipe(Options):
 def identity(values: Mapping[str, Any]) -> str:
     """Return the `recipe_id` of a complete recipe given as plain values."""
     defaults = {key: RunOptions.model_fields[key].default for key in EXECUTION}
-    return _digits({**values, "run": {**values["run"], **defaults}})
+    return _digits(_without_added({**values, "run": {**values["run"], **defaults}}))
+
+
+def _without_added(values: Mapping[str, Any]) -> dict[str, Any]:
+    run = {key: value for key, value in values["run"].items() if key not in _ADDED}
+    return {**values, "run": run}
 
 
 def _digits(values: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""FPR95 of a network on fixed random pairs of the validation stores."""
+"""FPR95 of a network on fixed pairs of the validation stores: official ones, else random ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from matchserve.types import Bool, Float32, UInt8
-from training.data.store.pairs import sample_pairs
+from training.data.store.pairs import read_official_pairs, sample_pairs
 from training.data.store.reader import Int64, PatchStore
 from training.metrics.patch_pairs import fpr95, row_distance
 from training.networks.layers import DescriptorNet
@@ -34,8 +34,9 @@ class ValidationSet:
 
     @classmethod
     def of(cls, store: PatchStore, pairs: int) -> ValidationSet:
-        """Draw `pairs` pairs of `store`, as the benchmark `pairs` draws them."""
-        drawn = sample_pairs(store, pairs)
+        """Take the official pairs of `store`, or draw `pairs` as the benchmark `pairs` does."""
+        official = read_official_pairs(store)
+        drawn = sample_pairs(store, pairs) if official is None else official
         used, left, right = drawn.unique()
         return cls(store.path.name, store.patches(used), left, right, drawn.is_match)
 

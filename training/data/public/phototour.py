@@ -23,7 +23,7 @@ from matchserve.types import PatchSpec, UInt8
 from training.data.parallel import progress
 from training.data.resampling import resample
 from training.data.store.notes import to_notes
-from training.data.store.pairs import PatchPairs
+from training.data.store.pairs import PatchPairs, write_official_pairs
 from training.data.store.resumable import ResumableImport, StoreRows
 from training.errors import DataError
 
@@ -149,6 +149,8 @@ def read_numbers(path: Path, columns: int, *, unused: int = 0) -> NDArray[Any]:
 def import_phototour(path: Path, output: Path, *, size: int = 32, made_by: str = "") -> Path:
     """Write one PhotoTour set as a patch store; an interrupted import is resumed.
 
+    The store keeps the official list of pairs, if there is one: training validates on it.
+
     Raises:
         DataError: a file is missing or damaged, or `output` exists.
     """
@@ -172,4 +174,15 @@ def import_phototour(path: Path, output: Path, *, size: int = 32, made_by: str =
         made_by=made_by,
         notes=to_notes("phototour", {"set": tour.name}),
     )
+    if (path / PAIR_FILE).is_file():
+        _write_pairs(tour, order, output)
     return output
+
+
+def _write_pairs(tour: PhotoTour, order: NDArray[np.int64], output: Path) -> None:
+    """Add the official pairs to the store, whose patches are sorted by point."""
+    pairs = tour.pairs()
+    row_of = np.empty(len(order), np.int64)
+    row_of[order] = np.arange(len(order))
+    stored = PatchPairs(row_of[pairs.left], row_of[pairs.right], pairs.is_match)
+    write_official_pairs(output, stored)

@@ -1,4 +1,7 @@
-"""Random pairs of patches to measure FPR95 on: the one sampling of validation and benchmarks.
+"""Pairs of patches to measure FPR95 on: official ones if the store has them, else random ones.
+
+Stores of PhotoTour have the official list of pairs (`pairs.npy`: left, right, is it a match).
+Random pairs are drawn in the same way for validation and benchmarks.
 
 Half of the pairs match (two patches of one class). The others are patches of two different
 classes; every second of those is drawn from one scene where possible, since look-alikes such as
@@ -9,16 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from matchserve.files import write_whole
 from matchserve.types import Bool, UInt8
 from training.data.store.reader import Int64, PatchStore
 from training.errors import DataError
 
+PAIRS_FILE = "pairs.npy"
 _BLOCK = 4096
 
 
@@ -52,6 +59,32 @@ class PatchPairs:
         blocks = [used[at : at + _BLOCK] for at in range(0, len(used), _BLOCK)]
         rows = np.concatenate([describe(read_patches(block)) for block in blocks])
         return rows[left], rows[right]
+
+
+def write_official_pairs(directory: Path, pairs: PatchPairs) -> None:
+    """Add the official list of pairs to a store; its indices are those of the store."""
+    buffer = BytesIO()
+    np.save(buffer, np.column_stack([pairs.left, pairs.right, pairs.is_match]).astype(np.int64))
+    write_whole(directory / PAIRS_FILE, buffer.getvalue())
+
+
+def read_official_pairs(store: PatchStore) -> PatchPairs | None:
+    """Return the official pairs of `store`; None if it has none or is a view of some classes.
+
+    Raises:
+        DataError: the list is damaged.
+    """
+    path = store.path / PAIRS_FILE
+    if not path.is_file() or len(store) != len(store.class_scenes):
+        return None
+    try:
+        rows = np.load(path, allow_pickle=False)
+        left, right, is_match = rows.T.astype(np.int64, casting="safe")
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: not a list of pairs: {error}") from error
+    if len(rows) and not 0 <= rows[:, :2].min() <= rows[:, :2].max() < store.patch_count:
+        raise DataError(f"{path}: names a patch that the store does not have")
+    return PatchPairs(left, right, is_match.astype(bool))
 
 
 def sample_pairs(store: PatchStore, count: int, seed: int = 0) -> PatchPairs:

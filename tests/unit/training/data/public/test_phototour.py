@@ -14,8 +14,10 @@ from training.data.public.phototour import (
     import_phototour,
 )
 from training.data.resampling import resample
+from training.data.store.pairs import read_official_pairs
 from training.data.store.reader import PatchStore
 from training.errors import DataError
+from training.runs.validation import ValidationSet
 
 PATCHES = 300  # a full sheet and a padded one
 RNG = np.random.default_rng(0)
@@ -91,6 +93,23 @@ def test_phototour_import_groups_points_and_keeps_the_interest_points(
     index = order[5]
     assert store.keypoints[5].tolist() == [index + 0.5, 2 * index, 2.0 ** (index % 4), 0.25]
     assert not (tmp_path / "store.import").exists()
+
+
+def test_the_store_keeps_the_official_pairs(tour: Path, tmp_path: Path) -> None:
+    store = PatchStore.open(import_phototour(tour, tmp_path / "store", size=64))
+    official, expected = read_official_pairs(store), PhotoTour.open(tour).pairs()
+    assert official is not None
+    assert np.array_equal(store.pixels[official.left], PIXELS[expected.left])
+    assert np.array_equal(store.pixels[official.right], PIXELS[expected.right])
+    assert np.array_equal(official.is_match, expected.is_match)
+    drawn = ValidationSet.of(store, 10)
+    assert len(drawn.left) == 120
+    # A view of some classes has random pairs.
+    some = store.select_classes(np.arange(len(store)) < 50)
+    assert read_official_pairs(some) is None
+    (tmp_path / "store" / "pairs.npy").write_bytes(b"cut")
+    with pytest.raises(DataError, match=r"pairs\.npy: not a list of pairs"):
+        read_official_pairs(store)
 
 
 def test_a_broken_import_goes_on_where_it_stopped(
