@@ -159,7 +159,7 @@ function judged({ same_scene: p, geometry }) {
     // Without a calibration there is no probability, however many inliers there are.
     return { text: geometry.kind === "none" ? "Not verified" : "Not calibrated", kind: "", probability: "" };
   }
-  const probability = ` (probability ${Math.min(Math.max(p, 0.01), 0.99).toFixed(2)})`;
+  const probability = `, p = ${Math.min(Math.max(p, 0.01), 0.99).toFixed(2)}`;
   return p >= 0.5 ? { text: "Same scene", kind: "yes", probability } : { text: "Different scenes", kind: "no", probability };
 }
 
