@@ -17,12 +17,12 @@ from training.runs.weights import read_network
 @pytest.mark.parametrize(
     "changes", [{"threads": 2}, {"device": "auto"}, {"compile": True}, {"log_every": 7}]
 )
-def test_execution_options_are_not_part_of_the_identity(changes: dict) -> None:
+def test_execution_options_are_not_part_of_the_identity(changes: dict[str, object]) -> None:
     assert tiny(run=changes).recipe_id == tiny().recipe_id
 
 
 @pytest.mark.parametrize("changes", [{"steps": 7}, {"batch": 8}, {"validate_every": 1}])
-def test_the_other_options_are(changes: dict) -> None:
+def test_the_other_options_are(changes: dict[str, object]) -> None:
     assert tiny(run=changes).recipe_id != tiny().recipe_id
 
 

@@ -85,7 +85,11 @@ def test_the_example_package_trains(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_plugin_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, entries: dict, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    entries: dict[str, dict[str, str]],
+    message: str,
 ) -> None:
     grouped = {f"{plugins.GROUP}.{kind}": points for kind, points in entries.items()}
     install(tmp_path, module, grouped)
