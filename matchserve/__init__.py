@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matchserve.errors import MatchServeError
+    from matchserve.judging import JudgeOptions
     from matchserve.limits import Limits
-    from matchserve.matcher import Matcher, Options, match_images
+    from matchserve.matcher import Matcher, match_images
     from matchserve.models.card import ModelCard
     from matchserve.models.descriptor import Descriptor
     from matchserve.models.onnx_model import OnnxDescriptor
     from matchserve.models.registry import list_models, load_descriptor
+    from matchserve.options import Options
     from matchserve.types import (
         Features,
         Image,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         Matches,
         MatchResult,
         PatchSpec,
+        RefinedPoints,
         Verification,
     )
     from matchserve.vision.geometry import Camera, VerifyOptions
@@ -38,8 +41,10 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "matchserve.errors": ("MatchServeError",),
+    "matchserve.judging": ("JudgeOptions",),
     "matchserve.limits": ("Limits",),
-    "matchserve.matcher": ("Matcher", "Options", "match_images"),
+    "matchserve.matcher": ("Matcher", "match_images"),
+    "matchserve.options": ("Options",),
     "matchserve.models.card": ("ModelCard",),
     "matchserve.models.descriptor": ("Descriptor",),
     "matchserve.models.onnx_model": ("OnnxDescriptor",),
@@ -51,6 +56,7 @@ _MODULES = {
         "MatchResult",
         "Matches",
         "PatchSpec",
+        "RefinedPoints",
         "Verification",
     ),
     "matchserve.vision.geometry": ("Camera", "VerifyOptions"),
@@ -65,6 +71,7 @@ __all__ = [
     "DetectOptions",
     "Features",
     "Image",
+    "JudgeOptions",
     "Keypoints",
     "Limits",
     "MatchOptions",
@@ -76,6 +83,7 @@ __all__ = [
     "OnnxDescriptor",
     "Options",
     "PatchSpec",
+    "RefinedPoints",
     "Verification",
     "VerifyOptions",
     "__version__",

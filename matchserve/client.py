@@ -56,7 +56,12 @@ class Unreachable(CapacityError):
 
 @dataclass(frozen=True, slots=True)
 class ClientMatch:
-    """The result of a match: keypoints of both images, index pairs, and the geometry."""
+    """The result of a match: keypoints of both images, index pairs, points, and the geometry.
+
+    `match_confidence` is the probability that each match is right, None if the model gives none;
+    `confidence` is that of the geometry. `points1` are refined where `refined` says so, and
+    `affine` (M, 2, 2) are the local maps, None without refinement.
+    """
 
     model: str
     keypoints0: Float32
@@ -68,16 +73,13 @@ class ClientMatch:
     geometry_matrix: NDArray[np.float64] | None
     confidence: float
     same_scene: float | None
-
-    @property
-    def points0(self) -> Float32:
-        """Matched points in the first image, (M, 2)."""
-        return self.keypoints0[self.matches[:, 0]]
-
-    @property
-    def points1(self) -> Float32:
-        """Matched points in the second image, (M, 2)."""
-        return self.keypoints1[self.matches[:, 1]]
+    points0: Float32
+    points1: Float32
+    match_confidence: Float32 | None
+    refined: NDArray[np.bool_]
+    affine: Float32 | None
+    orientation: str
+    geometry_reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,18 @@ def _read_match(answer: httpx.Response) -> ClientMatch:
             geometry_matrix=None if np.isnan(matrix).any() else matrix,
             confidence=float(arrays["geometry_confidence"]),
             same_scene=None if np.isnan(arrays["same_scene"]) else float(arrays["same_scene"]),
+            points0=arrays["points0"],
+            points1=arrays["points1"],
+            match_confidence=_unless_nan(arrays["confidence"]),
+            refined=arrays["refined"],
+            affine=_unless_nan(arrays["affine"]),
+            orientation=str(arrays["orientation"]),
+            geometry_reason=str(arrays["geometry_reason"]),
         )
+
+
+def _unless_nan(values: NDArray[Any]) -> NDArray[Any] | None:
+    return None if np.isnan(values).any() else values
 
 
 def _read_rows(answer: httpx.Response) -> NDArray[Any]:

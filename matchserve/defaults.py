@@ -22,3 +22,12 @@ THRESHOLD_PX = 3.0
 
 VERIFY: Literal["fundamental"] = "fundamental"
 """Geometry that the matches are checked against."""
+
+MIN_CONFIDENCE = 0.6
+"""Least probability of being right with which a match is returned; 0 returns all."""
+
+REFINE: Literal["affine"] = "affine"
+"""How matched points are refined to a fraction of a pixel."""
+
+ORIENTATION: Literal["auto"] = "auto"
+"""Whether patches are turned by the orientation of their keypoint."""

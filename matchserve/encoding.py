@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from matchserve.archives import read_npz
 from matchserve.errors import InvalidParameter
@@ -31,6 +32,7 @@ def result_fields(result: MatchResult) -> dict[str, Any]:
         "matrix": verification.matrix,
         "inliers": result.inlier_count,
         "confidence": verification.confidence,
+        "reason": verification.reason,
     }
     if verification.pose is not None:
         geometry["pose"] = verification.pose
@@ -43,11 +45,26 @@ def result_fields(result: MatchResult) -> dict[str, Any]:
         "keypoints1": result.features1.keypoints.xy,
         "matches": result.matches.pairs,
         "scores": result.matches.score,
+        "confidence": result.matches.confidence,
+        **point_fields(result),
         "inliers": verification.inliers,
         "geometry": geometry,
+        "orientation": result.orientation,
         "same_scene": result.same_scene,
         "notes": result.notes,
         "timings_ms": {k: round(v, _DIGITS) for k, v in result.timings_ms.items()},
+    }
+
+
+def point_fields(result: MatchResult) -> dict[str, Any]:
+    """Return the matched points, which of them are refined, and their local affine maps."""
+    points0, points1 = result.points()
+    refined = result.refined
+    return {
+        "points0": points0,
+        "points1": points1,
+        "refined": np.zeros(len(points0), np.bool_) if refined is None else refined.is_refined,
+        "affine": None if refined is None else refined.affine,
     }
 
 
@@ -78,6 +95,7 @@ def result_npz(result: MatchResult) -> bytes:
     verification = result.verification
     matrix = np.full((3, 3), np.nan) if verification.matrix is None else verification.matrix
     pose = np.full((3, 4), np.nan) if verification.pose is None else verification.pose
+    points = point_fields(result)
     arrays: dict[str, Any] = {
         "model": np.array(result.model),
         "coordinate_convention": np.array(COORDINATES),
@@ -88,7 +106,11 @@ def result_npz(result: MatchResult) -> bytes:
         "matches": result.matches.pairs,
         "distances": result.matches.distance,
         "scores": result.matches.score,
+        "confidence": _or_nan(result.matches.confidence, (len(result.matches),)),
+        **{name: _or_nan(a, (len(result.matches), 2, 2)) for name, a in points.items()},
         "inliers": verification.inliers,
+        "orientation": np.array(result.orientation),
+        "geometry_reason": np.array(verification.reason),
         "geometry_kind": np.array(verification.kind),
         "geometry_matrix": matrix,
         "geometry_pose": pose,
@@ -96,6 +118,11 @@ def result_npz(result: MatchResult) -> bytes:
         "same_scene": np.array(np.nan if result.same_scene is None else result.same_scene),
     }
     return npz_bytes(arrays)
+
+
+def _or_nan(values: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return values that are not there as NaN, for an npz archive knows no null."""
+    return np.full(shape, np.nan, np.float32) if values is None else values
 
 
 def features_fields(features: Features) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,61 +20,28 @@ from matchserve.clock import Call, one_thread
 from matchserve.errors import InvalidParameter
 from matchserve.feature_cache import FeatureCache, content_key
 from matchserve.files import read_file
-from matchserve.hardware import available_cpus, memory_limit_bytes
+from matchserve.hardware import available_cpus
+from matchserve.judging import JudgedMatches, find_matches
 from matchserve.libraries import import_faiss
-from matchserve.limits import LIBRARY_LIMITS, MIN_WORKING_SIDE, Limits
+from matchserve.limits import LIBRARY_LIMITS, Limits
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import load_descriptor
+from matchserve.options import DEFAULT_OPTIONS as DEFAULT_OPTIONS
+from matchserve.options import Options as Options
+from matchserve.pair_runner import PairRunner, Source, fit_in_memory
 from matchserve.threads import off_main_thread
-from matchserve.types import Features, Image, Matches, MatchResult, Verification
-from matchserve.vision import geometry, matching
-from matchserve.vision.decode import Decoder, ExifPolicy, InProcessDecoder, from_array
+from matchserve.types import Features, Image, MatchResult, Verification
+from matchserve.vision import geometry
+from matchserve.vision.decode import Decoder, InProcessDecoder, from_array
 from matchserve.vision.evidence import gather
-from matchserve.vision.geometry import VerifyOptions
-from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL, DetectOptions, detect
-from matchserve.vision.matching import MatchOptions
-
-T = TypeVar("T")
-S = TypeVar("S")
+from matchserve.vision.keypoints import DetectOptions, detect
 
 ImageSource: TypeAlias = bytes | bytearray | memoryview | str | PathLike[str] | NDArray[Any] | Image
 """Encoded bytes, a path to a file, a uint8/uint16 array (grey or RGB), or a decoded image."""
 
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """All options of a match.
-
-    `exif` says whether the image is rotated as its EXIF orientation says. Keypoints are found and
-    described on a copy whose longest side is at most `max_side` pixels (0 for the full size);
-    coordinates are always those of the image as sent.
-    """
-
-    detect: DetectOptions = field(default_factory=DetectOptions)
-    match: MatchOptions = field(default_factory=MatchOptions)
-    verify: VerifyOptions = field(default_factory=VerifyOptions)
-    exif: ExifPolicy = "apply"
-    max_side: int = defaults.MAX_SIDE
-
-    def __post_init__(self) -> None:
-        if self.exif not in ("apply", "ignore"):
-            raise InvalidParameter(f"exif is {self.exif!r}, not apply or ignore")
-        if self.max_side and self.max_side < MIN_WORKING_SIDE:
-            raise InvalidParameter(
-                f"max_side is {self.max_side}, must be 0 for the full size "
-                f"or at least {MIN_WORKING_SIDE}"
-            )
-
-
-DEFAULT_OPTIONS = Options()
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A decoded image, and the cache key of its features if they shall be cached."""
-
-    image: Image
-    key: Any = None
+# Fewer matches that are expected to be right leave it open whether upright patches find more:
+# chosen on pairs of train scenes (docs/research/match-quality.md).
+CONVINCING_MATCHES = 80.0
 
 
 class Matcher:
@@ -131,15 +98,16 @@ class Matcher:
         call = call or Call()
         self._check(options)
         with self._pair_executor() as executor:
-            run = _PairRunner(executor, call)
-            loaded = run.both(
-                lambda source: self._load_or_recall(source, options, call), (image0, image1)
-            )
-            is_parallel = _fit_in_memory([i.image for i in loaded if isinstance(i, _Loaded)])
-            features0, features1 = run.both(
-                lambda item: self._described(item, options, call), loaded, is_parallel=is_parallel
-            )
-        return self._match(features0, features1, options, call)
+            run = PairRunner(executor, call)
+            sources = run.both(lambda source: self._source(source, options, call), (image0, image1))
+            is_upright = options.detect.upright or options.orientation == "upright"
+            detect_options = replace(options.detect, upright=is_upright)
+            attempts = [self._attempt(sources, detect_options, options, run)]
+            if _is_undecided(attempts[0], options):
+                upright_options = replace(options.detect, upright=True)
+                attempts.append(self._attempt(sources, upright_options, options, run))
+        best = max(attempts, key=lambda attempt: attempt.judged.expected_right)
+        return self._verified(best, options, call)
 
     def features(
         self, image: ImageSource, options: Options = DEFAULT_OPTIONS, call: Call | None = None
@@ -151,7 +119,11 @@ class Matcher:
         """
         call = call or Call()
         self._check(options)
-        return self._described(self._load_or_recall(image, options, call), options, call)
+        source = self._source(image, options, call)
+        recalled = self._recalled(source, options.detect, options, call)
+        if recalled is not None:
+            return recalled
+        return self._described(source, options.detect, options, call)
 
     def describe_images(
         self,
@@ -200,7 +172,10 @@ class Matcher:
         Raises:
             FeatureMismatch: the images were described by different models.
         """
-        return self._match(features0, features1, options, call or Call())
+        call = call or Call()
+        features = (features0, features1)
+        judged = self._judged(features, None, options, call)
+        return self._verified(_Attempt(features, judged, is_upright=False), options, call)
 
     def load(
         self, source: ImageSource, options: Options = DEFAULT_OPTIONS, call: Call | None = None
@@ -237,73 +212,133 @@ class Matcher:
                 value=options.detect.max_keypoints,
             )
 
-    def _load_or_recall(
-        self, source: ImageSource, options: Options, call: Call
-    ) -> _Loaded | Features:
-        """Return the cached features of an encoded image, or decode the image."""
-        key = None
-        if self._cache is not None and not isinstance(source, Image | np.ndarray):
-            source = self._encoded(source)
-            with call.clock.stage("cache"):
-                key = self._cache_key(source, options)
-                cached = self._cache.get(key)
-            if cached is not None:
-                return cached
-        with call.clock.stage("decode"):
-            return _Loaded(self.load(source, options, call), key)
+    def _source(self, source: ImageSource, options: Options, call: Call) -> Source:
+        """Prepare an image; it is decoded now unless its features may be in the cache."""
+        if self._cache is None or isinstance(source, Image | np.ndarray):
+            with call.clock.stage("decode"):
+                return Source(self.load(source, options, call))
+        return Source(None, self._encoded(source))
 
-    def _cache_key(self, data: bytes | bytearray | memoryview, options: Options) -> Any:
+    def _attempt(
+        self,
+        sources: tuple[Source, Source],
+        detect_options: DetectOptions,
+        options: Options,
+        run: PairRunner,
+    ) -> _Attempt:
+        """Describe both images in one orientation, and find and judge their matches."""
+        call = run.call
+        recalled = [self._recalled(source, detect_options, options, call) for source in sources]
+        wanted = [
+            source
+            for source, features in zip(sources, recalled, strict=True)
+            if features is None or options.judge.refine != "none"
+        ]
+        if len(wanted) == 2:
+            run.both(lambda source: self._image(source, options, call), wanted)
+        is_parallel = fit_in_memory([s.image for s in wanted if s.image is not None])
+        features = run.both(
+            lambda item: (
+                self._described(item[0], detect_options, options, call)
+                if item[1] is None
+                else item[1]
+            ),
+            list(zip(sources, recalled, strict=True)),
+            is_parallel=is_parallel,
+        )
+        images = None
+        if options.judge.refine != "none":
+            images = (
+                self._image(sources[0], options, call),
+                self._image(sources[1], options, call),
+            )
+        judged = self._judged(features, images, options, call)
+        return _Attempt(features, judged, is_upright=detect_options.upright)
+
+    def _image(self, source: Source, options: Options, call: Call) -> Image:
+        """Decode an image if it was not decoded yet."""
+        if source.image is None:
+            with call.clock.stage("decode"):
+                source.image = self.load(source.data, options, call)
+        return source.image
+
+    def _cache_key(self, source: Source, detect_options: DetectOptions, options: Options) -> Any:
         card = self.descriptor.card
         return content_key(
-            data, card.name, card.sha256, options.detect, options.exif, options.max_side
+            source.data, card.name, card.sha256, detect_options, options.exif, options.max_side
         )
 
-    def _described(self, item: _Loaded | Features, options: Options, call: Call) -> Features:
-        if isinstance(item, Features):
-            return item
-        image = item.image
+    def _recalled(
+        self, source: Source, detect_options: DetectOptions, options: Options, call: Call
+    ) -> Features | None:
+        """Return the cached features of an encoded image."""
+        if self._cache is None or not source.data:
+            return None
+        with call.clock.stage("cache"):
+            return self._cache.get(self._cache_key(source, detect_options, options))
+
+    def _described(
+        self, source: Source, detect_options: DetectOptions, options: Options, call: Call
+    ) -> Features:
+        """Find and describe the keypoints of an image, and cache them."""
+        image = self._image(source, options, call)
         with call.clock.stage("detect"):
-            keypoints = off_main_thread(detect, image, options.detect)
+            keypoints = off_main_thread(detect, image, detect_options)
         with call.clock.stage("describe"):
             descriptors = self.descriptor.describe(image, keypoints, call)
         card = self.descriptor.card
         features = Features(
             keypoints, descriptors, card.name, image.size, card.fingerprint, image.working_size
         )
-        if self._cache is not None and item.key is not None:
-            self._cache.put(item.key, features)
+        if self._cache is not None and source.data:
+            self._cache.put(self._cache_key(source, detect_options, options), features)
         return features
 
-    def _match(
-        self, features0: Features, features1: Features, options: Options, call: Call
-    ) -> MatchResult:
+    def _judged(
+        self,
+        features: tuple[Features, Features],
+        images: tuple[Image, Image] | None,
+        options: Options,
+        call: Call,
+    ) -> JudgedMatches:
         with call.clock.stage("match"):
             # OpenMP keeps this number per thread: it changes nothing for other calls.
             import_faiss().omp_set_num_threads(call.threads())
-            matches = matching.match(features0, features1, options.match)
+            card = self.descriptor.card
+            return find_matches(features, images, card, options.match, options.judge)
+
+    def _verified(self, attempt: _Attempt, options: Options, call: Call) -> MatchResult:
+        """Fit the geometry of judged matches."""
+        features0, features1 = attempt.features
+        matches, refined = attempt.judged.matches, attempt.judged.refined
+        points1 = features1.keypoints.xy[matches.pairs[:, 1]] if refined is None else refined.xy1
         with call.clock.stage("verify"):
             verification = geometry.verify(
                 features0.keypoints.xy[matches.pairs[:, 0]],
-                features1.keypoints.xy[matches.pairs[:, 1]],
+                points1,
                 (features0.size, features1.size),
                 options.verify,
+                # Raw matches are verified as they always were, by uniform samples.
+                matches.confidence if options.judge.min_confidence > 0 else None,
             )
-            same_scene = self._same_scene(features0, features1, matches, verification)
-        timings = call.clock.timings_ms()
-        return MatchResult(features0, features1, matches, verification, timings, same_scene)
+            same_scene = self._same_scene(attempt, verification)
+        return MatchResult(
+            features0,
+            features1,
+            matches,
+            verification,
+            call.clock.timings_ms(),
+            same_scene,
+            refined,
+            "upright" if attempt.is_upright else "oriented",
+        )
 
-    def _same_scene(
-        self,
-        features0: Features,
-        features1: Features,
-        matches: Matches,
-        verification: Verification,
-    ) -> float | None:
+    def _same_scene(self, attempt: _Attempt, verification: Verification) -> float | None:
         """Return the calibrated probability, or None if the card has no calibration for it."""
-        card = self.descriptor.card
-        if card.calibration is None or features0.model != card.name:
+        card, judged = self.descriptor.card, attempt.judged
+        if card.calibration is None or attempt.features[0].model != card.name:
             return None
-        evidence = gather(features0, features1, matches, verification)
+        evidence = gather(*attempt.features, judged.matches, verification, judged.putative)
         return card.calibration.probability(verification.kind, evidence)
 
     @contextmanager
@@ -317,26 +352,20 @@ class Matcher:
 
 
 @dataclass(frozen=True, slots=True)
-class _PairRunner:
-    """Runs the same work for both images, at the same time if the call may use two threads."""
+class _Attempt:
+    """Both images described in one orientation, and their judged matches."""
 
-    executor: Executor
-    call: Call
+    features: tuple[Features, Features]
+    judged: JudgedMatches
+    is_upright: bool
 
-    def both(
-        self, work: Callable[[S], T], items: Sequence[S], *, is_parallel: bool = True
-    ) -> tuple[T, T]:
-        """Return the results of both items."""
-        first, second = items
-        if not is_parallel or self.call.threads() < 2:
-            return work(first), work(second)
-        future = self.executor.submit(work, second)
-        try:
-            result = work(first)
-        finally:
-            # Also after an error in the first image: the caller owns its memory until both end.
-            wait([future])
-        return result, future.result()
+
+def _is_undecided(attempt: _Attempt, options: Options) -> bool:
+    """Return whether upright patches should be tried as well."""
+    if options.orientation != "auto" or attempt.is_upright:
+        return False
+    has_confidence = attempt.judged.matches.confidence is not None
+    return has_confidence and attempt.judged.expected_right < CONVINCING_MATCHES
 
 
 def match_images(
@@ -344,9 +373,3 @@ def match_images(
 ) -> MatchResult:
     """Match two images with default options; keep a `Matcher` when there are more than two."""
     return Matcher(model).match(image0, image1)
-
-
-def _fit_in_memory(images: Sequence[Image]) -> bool:
-    """Return whether keypoints can be found in all images at the same time."""
-    pixels = sum(image.grey.size for image in images)
-    return DETECT_BYTES_PER_PIXEL * pixels < memory_limit_bytes() / 2

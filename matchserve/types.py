@@ -27,6 +27,7 @@ Bool = NDArray[np.bool_]
 DescriptorKind = Literal["float", "binary"]
 Border = Literal["replicate", "reflect"]
 VerifyKind = Literal["none", "homography", "fundamental", "pose"]
+OrientationUsed = Literal["oriented", "upright"]
 
 
 def _frozen(array: NDArray[Any], dtype: type, shape: tuple[int | None, ...], name: str) -> Any:
@@ -167,21 +168,53 @@ class Matches:
     """Index pairs (M, 2) of mutual nearest neighbours, sorted by the index in image 0.
 
     `distance` is Euclidean for float descriptors and a number of bits for binary ones. `score` is
-    1 for equal and 0 for opposite descriptors of either kind.
+    1 for equal and 0 for opposite descriptors of either kind. `confidence` is the probability that
+    a match is right, within 3 pixels; None if the model's card has no networks that judge matches.
     """
 
     pairs: Int32
     distance: Float32
     score: Float32
+    confidence: Float32 | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", _frozen(self.pairs, np.int32, (None, 2), "pairs"))
-        for name in ("distance", "score"):
-            value = _frozen(getattr(self, name), np.float32, (len(self.pairs),), name)
-            object.__setattr__(self, name, value)
+        for name in ("distance", "score", "confidence"):
+            value = getattr(self, name)
+            if value is not None:
+                frozen = _frozen(value, np.float32, (len(self.pairs),), name)
+                object.__setattr__(self, name, frozen)
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    def __getitem__(self, rows: NDArray[Any]) -> Matches:
+        confidence = None if self.confidence is None else self.confidence[rows]
+        return Matches(self.pairs[rows], self.distance[rows], self.score[rows], confidence)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RefinedPoints:
+    """The points of image 1 after sub-pixel refinement of M matches.
+
+    `xy1` (M, 2) are the refined points, or the keypoints where `is_refined` is false. `affine`
+    (M, 2, 2) maps small offsets around the point of image 0 to offsets around that of image 1.
+    """
+
+    xy1: Float32
+    affine: Float32
+    is_refined: Bool
+
+    def __post_init__(self) -> None:
+        count = len(self.xy1)
+        object.__setattr__(self, "xy1", _frozen(self.xy1, np.float32, (None, 2), "xy1"))
+        affine = _frozen(self.affine, np.float32, (count, 2, 2), "affine")
+        object.__setattr__(self, "affine", affine)
+        is_refined = _frozen(self.is_refined, np.bool_, (count,), "is_refined")
+        object.__setattr__(self, "is_refined", is_refined)
+
+    def __getitem__(self, rows: NDArray[Any]) -> RefinedPoints:
+        return RefinedPoints(self.xy1[rows], self.affine[rows], self.is_refined[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +225,7 @@ class Verification:
     if none was found; `pose` is (R | t), 3x4, with t of unit length, only for `kind="pose"`.
     `confidence` is the probability that this many inliers are not a coincidence; `log_nfa` is the
     natural logarithm of the expected number of such coincidences, at most 0 (see
-    `vision.geometry`).
+    `vision.geometry`). `reason` says why this geometry was chosen, or that it is not determined.
     """
 
     kind: VerifyKind
@@ -201,6 +234,7 @@ class Verification:
     confidence: float
     pose: Float64 | None = None
     log_nfa: float = 0.0
+    reason: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inliers", _frozen(self.inliers, np.bool_, (None,), "inliers"))
@@ -215,7 +249,9 @@ class MatchResult:
     """Two described images, their matches and the geometry of the matches.
 
     `same_scene` is the probability that both images show the same scene; None if no geometry was
-    requested, or the model's card has no calibration for that geometry.
+    requested, or the model's card has no calibration for that geometry. `refined` are the refined
+    points, None if none were. `orientation` says how patches were turned; `views` counts the
+    synthetic views that were matched, 1 for the images alone.
     """
 
     features0: Features
@@ -224,6 +260,9 @@ class MatchResult:
     verification: Verification
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     same_scene: float | None = None
+    refined: RefinedPoints | None = None
+    orientation: OrientationUsed = "oriented"
+    views: int = 1
 
     @property
     def model(self) -> str:
@@ -242,7 +281,12 @@ class MatchResult:
         return tuple(note for name, features in named if (note := _reduction_note(name, features)))
 
     def points(self) -> tuple[Float32, Float32]:
-        """Return the matched points of both images, (M, 2) each; equal rows match."""
+        """Return the matched points of both images, (M, 2) each, refined where they could be."""
+        points0, points1 = self.keypoint_pairs()
+        return points0, points1 if self.refined is None else self.refined.xy1
+
+    def keypoint_pairs(self) -> tuple[Float32, Float32]:
+        """Return the matched keypoints of both images, (M, 2) each, before any refinement."""
         pairs = self.matches.pairs
         return (
             self.features0.keypoints.xy[pairs[:, 0]],

@@ -15,6 +15,7 @@ from matchserve.errors import MatchServeError
 from training.data import commands as data_commands
 from training.evaluation import commands as evaluation_commands
 from training.evaluation.calibration import commands as calibration_commands
+from training.evaluation.confidence import commands as confidence_commands
 from training.export import commands as export_commands
 from training.lab import commands as lab_commands
 from training.runs.arguments import DeviceOption, SetOption, with_device
@@ -121,6 +122,7 @@ for command in (
     evaluation_commands.compare,
     evaluation_commands.picture,
     calibration_commands.calibrate,
+    confidence_commands.confidence,
     export_commands.publish,
     lab_commands.blend,
     lab_commands.study,

@@ -164,7 +164,10 @@ def _features_of(parsed: MatchJson, card_of: CardOf) -> FeaturesRequest:
     if first is None or second is None or parsed.image0 or parsed.image1:
         raise InvalidParameter("send features0 and features1, or image0 and image1")
     fields = FeaturesMatchFields(
-        ratio=parsed.ratio, verify=parsed.verify, threshold_px=parsed.threshold_px
+        ratio=parsed.ratio,
+        verify=parsed.verify,
+        threshold_px=parsed.threshold_px,
+        min_confidence=parsed.min_confidence,
     )
     return FeaturesRequest((_features(first, card_of), _features(second, card_of)), fields)
 

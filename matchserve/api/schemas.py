@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from matchserve import defaults
+from matchserve.judging import JudgeOptions
 from matchserve.limits import LIBRARY_LIMITS, MIN_WORKING_SIDE
 from matchserve.matcher import Options
 from matchserve.settings import Settings
@@ -25,7 +26,7 @@ _FEW_ROWS = Field(max_length=LIBRARY_LIMITS.max_keypoints, fail_fast=True)
 Point = Annotated[list[float], Field(min_length=2, max_length=2, fail_fast=True)]
 Row = Annotated[list[float], Field(max_length=4096, fail_fast=True)]
 Column = Annotated[list[float], _FEW_ROWS]
-ServiceVerify = Literal["none", "homography", "fundamental"]
+ServiceVerify = Literal["none", "homography", "fundamental", "auto"]
 
 
 class Strict(BaseModel):
@@ -57,6 +58,10 @@ class DetectFields(ModelChoice):
             description="Describe keypoints without rotation: better for cameras that never roll."
         ),
     ] = False
+    duplicates: Annotated[
+        bool,
+        Field(description="Keep keypoints that share a position and differ in orientation only."),
+    ] = False
     max_side: Annotated[
         int | None,
         Field(
@@ -77,6 +82,7 @@ class DetectFields(ModelChoice):
             detect=DetectOptions(
                 max_keypoints=self.max_keypoints or default_keypoints(settings),
                 upright=self.upright,
+                duplicates=self.duplicates,
             ),
             exif=self.exif,
             max_side=settings.working_side if self.max_side is None else self.max_side,
@@ -101,6 +107,16 @@ def field_limits(settings: Settings) -> dict[str, dict[str, int]]:
 
 class VerifyFields(Strict):
     """Which matches are kept, and the geometry that they are checked against."""
+
+    min_confidence: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Least probability of being right with which a match is returned; 0 "
+            "returns every mutual nearest neighbour.",
+        ),
+    ] = defaults.MIN_CONFIDENCE
 
     ratio: Annotated[
         float | None,
@@ -127,12 +143,26 @@ class VerifyFields(Strict):
 class MatchFields(DetectFields, VerifyFields):
     """All options of a match."""
 
+    refine: Annotated[
+        Literal["none", "affine"],
+        Field(description="Refine the points of the second image to a fraction of a pixel."),
+    ] = defaults.REFINE
+    orientation: Annotated[
+        Literal["auto", "oriented", "upright"],
+        Field(
+            description="Whether patches are turned by the orientation of their keypoint; auto "
+            "also tries upright patches if turned ones find few matches."
+        ),
+    ] = defaults.ORIENTATION
+
     def options(self, settings: Settings) -> Options:
         """Return the options for the matcher."""
         return replace(
             super().options(settings),
             match=MatchOptions(ratio=self.ratio),
             verify=VerifyOptions(self.verify, self.threshold_px),
+            judge=JudgeOptions(self.min_confidence, self.refine),
+            orientation=self.orientation,
         )
 
 
@@ -177,6 +207,7 @@ class FeaturesMatchFields(VerifyFields):
         return Options(
             match=MatchOptions(ratio=self.ratio),
             verify=VerifyOptions(self.verify, self.threshold_px),
+            judge=JudgeOptions(self.min_confidence, "none"),
         )
 
 
@@ -243,10 +274,13 @@ class Size(BaseModel):
 class Geometry(BaseModel):
     """The geometry that the inliers agree on."""
 
-    kind: ServiceVerify
+    kind: Literal["none", "homography", "fundamental"]
     matrix: list[list[float]] | None
     inliers: int
     confidence: float
+    reason: Annotated[
+        str, Field(description="Why this geometry was chosen, or why it is not determined.")
+    ]
 
 
 class MatchResponse(BaseModel):
@@ -264,6 +298,34 @@ class MatchResponse(BaseModel):
     scores: Annotated[
         list[float],
         Field(description="Score of each match: 1 for equal descriptors, 0 for opposite ones."),
+    ]
+    confidence: Annotated[
+        list[float] | None,
+        Field(
+            description="Probability that each match is right, within 3 pixels; null if the model "
+            "has no networks that judge matches."
+        ),
+    ]
+    points0: Annotated[
+        list[list[float]], Field(description="Matched points of the first image, in pixels.")
+    ]
+    points1: Annotated[
+        list[list[float]],
+        Field(description="Matched points of the second image, refined where `refined` says so."),
+    ]
+    refined: Annotated[
+        list[bool], Field(description="Whether the point of the second image was refined.")
+    ]
+    affine: Annotated[
+        list[list[list[float]]] | None,
+        Field(
+            description="For each match, the 2x2 map from small offsets around the point of the "
+            "first image to offsets around that of the second; null without refinement."
+        ),
+    ]
+    orientation: Annotated[
+        Literal["oriented", "upright"],
+        Field(description="Whether patches were turned by the orientation of their keypoint."),
     ]
     inliers: Annotated[
         list[bool], Field(description="Whether each match agrees with the geometry.")

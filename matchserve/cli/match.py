@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from matchserve import defaults
 from matchserve.cli.options import (
+    Duplicates,
     Exif,
     ImageFile,
     JsonFile,
@@ -32,10 +33,11 @@ from matchserve.drawing import draw_matches, png_bytes
 from matchserve.encoding import features_npz, result_fields, result_npz
 from matchserve.errors import InvalidParameter
 from matchserve.files import read_file
+from matchserve.judging import JudgeOptions
 from matchserve.matcher import Matcher, Options
-from matchserve.types import MatchResult, VerifyKind
+from matchserve.types import MatchResult
 from matchserve.vision.decode import ExifPolicy, decode_colour
-from matchserve.vision.geometry import Camera, VerifyOptions
+from matchserve.vision.geometry import Camera, VerifyChoice, VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 
@@ -60,10 +62,29 @@ def match(
             show_default="no test",
         ),
     ] = None,
-    verify: Annotated[
-        Literal["none", "homography", "fundamental", "pose"],
+    min_confidence: Annotated[
+        float,
         typer.Option(
-            help="Geometry that the matches are checked against; pose needs both cameras."
+            help="Least probability of being right with which a match is returned; 0 returns "
+            "every mutual nearest neighbour."
+        ),
+    ] = defaults.MIN_CONFIDENCE,
+    refine: Annotated[
+        Literal["none", "affine"],
+        typer.Option(help="Refine the points of the second image to a fraction of a pixel."),
+    ] = defaults.REFINE,
+    orientation: Annotated[
+        Literal["auto", "oriented", "upright"],
+        typer.Option(
+            help="Whether patches are turned by the orientation of their keypoint; auto also "
+            "tries upright patches if turned ones find few matches."
+        ),
+    ] = defaults.ORIENTATION,
+    verify: Annotated[
+        Literal["none", "homography", "fundamental", "pose", "auto"],
+        typer.Option(
+            help="Geometry that the matches are checked against; auto chooses a homography or a "
+            "fundamental matrix; pose needs both cameras."
         ),
     ] = defaults.VERIFY,
     threshold_px: Annotated[
@@ -77,6 +98,7 @@ def match(
         str | None, typer.Option(help="Camera of the second image as fx,fy,cx,cy in pixels.")
     ] = None,
     upright: Upright = False,
+    duplicates: Duplicates = False,
     max_side: MaxSide = defaults.MAX_SIDE,
     exif: Exif = "apply",
     json: JsonFile = None,
@@ -98,12 +120,16 @@ def match(
             **({"model": model} if model is not None else {}),  # otherwise the server's default
             "max_keypoints": max_keypoints, "ratio": ratio, "verify": verify,
             "threshold_px": threshold_px, "upright": upright, "max_side": max_side, "exif": exif,
+            "min_confidence": min_confidence, "refine": refine, "orientation": orientation,
+            "duplicates": duplicates,
         }  # fmt: skip
         _match_on_server(server, (image0, image1), fields, (json, npz, draw))
         return
     options = Options(
-        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
+        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright, duplicates=duplicates),
         max_side=max_side,
+        judge=JudgeOptions(min_confidence, refine),
+        orientation=orientation,
         match=MatchOptions(ratio=ratio),
         verify=_verify_options(verify, threshold_px, camera0, camera1),
         exif=exif,
@@ -168,7 +194,7 @@ def _match_on_server(
 
 
 def _verify_options(
-    kind: VerifyKind, threshold_px: float, camera0: str | None, camera1: str | None
+    kind: VerifyChoice, threshold_px: float, camera0: str | None, camera1: str | None
 ) -> VerifyOptions:
     if kind != "pose" and (camera0 or camera1):
         raise InvalidParameter("--camera0 and --camera1 need --verify pose")

@@ -38,6 +38,10 @@ Upright = Annotated[
     bool,
     typer.Option(help="Describe keypoints without rotation: better for cameras that never roll."),
 ]
+Duplicates = Annotated[
+    bool,
+    typer.Option(help="Keep keypoints that share a position and differ in orientation only."),
+]
 Exif = Annotated[
     Literal["apply", "ignore"],
     typer.Option(help="Whether to rotate the image as its EXIF orientation says."),

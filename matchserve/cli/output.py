@@ -66,14 +66,17 @@ def print_summary(result: MatchResult, provider: str) -> None:
             f", {result.inlier_count} inliers of one {verification.kind}"
             f" (confidence {verification.confidence:.3f})"
         )
+    if result.refined is not None:
+        text += f", {int(result.refined.is_refined.sum())} refined"
     counts = f"{len(result.features0)} and {len(result.features1)} keypoints"
     timing = f"{result.timings_ms['total']:.0f} ms"
     say(
         f"[bold]{text}[/]\n{same_scene_text(result.same_scene)}\n"
         f"{counts}, {result.model} on {provider}, {timing}"
     )
-    for note in result.notes:
-        say(f"note: {note}")
+    for note in (*result.notes, verification.reason):
+        if note:
+            say(f"note: {note}")
 
 
 def same_scene_text(probability: float | None) -> str:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from matchserve.errors import MatchServeError, ModelCorrupt, ModelMissing
 from matchserve.files import write_text_whole
 from matchserve.models.calibration import Calibration
+from matchserve.models.confidence import Confidence, read_confidence
 from matchserve.types import DescriptorKind, PatchSpec
 
 CARD_FILE = "card.json"
@@ -52,6 +53,8 @@ class ModelCard(BaseModel):
     calibration: Calibration | None = None
     """How `same_scene` is computed; without it, `same_scene` is null for this model."""
     notes: str = ""
+    confidence: Annotated[Confidence | None, Field(exclude=True)] = None
+    """Networks that judge single matches, from `confidence.json` beside the card."""
 
     @model_validator(mode="after")
     def _bits_fill_bytes(self) -> ModelCard:
@@ -83,13 +86,14 @@ def read_card(directory: Path) -> ModelCard:
     except OSError as error:
         raise ModelMissing(f"model {directory.name!r} has no readable {CARD_FILE}") from error
     try:
-        return ModelCard.model_validate_json(text)
+        card = ModelCard.model_validate_json(text)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise ModelCorrupt(f"{directory.name}/{CARD_FILE}: {where}: {first['msg']}") from error
     except MatchServeError as error:
         raise ModelCorrupt(f"{directory.name}/{CARD_FILE}: {error.message}") from error
+    return card.model_copy(update={"confidence": read_confidence(directory)})
 
 
 def write_card(card: ModelCard, directory: Path) -> Path:

@@ -12,6 +12,7 @@ from matchserve.clock import Call
 from matchserve.errors import InferenceFailed, InvalidParameter
 from matchserve.models.calibration import Calibration, read_calibration
 from matchserve.models.card import ModelCard
+from matchserve.models.confidence import Confidence, read_confidence
 from matchserve.types import Float32, Image, Keypoints, PatchSpec, UInt8
 from matchserve.vision.keypoints import to_opencv
 
@@ -36,12 +37,18 @@ def card(name: str, patch: PatchSpec = SIFT_PATCH) -> ModelCard:
         licence="Apache-2.0 (OpenCV)",
         method=_METHODS[name],
         calibration=_calibration(name),
+        confidence=_confidence(name),
     )
 
 
 def calibration_directory(name: str) -> Path:
     """Return the folder with the calibration of a built-in descriptor and its diagram."""
     return BUILT_IN / name
+
+
+@cache
+def _confidence(name: str) -> Confidence | None:
+    return read_confidence(calibration_directory(name))
 
 
 @cache

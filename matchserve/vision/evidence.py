@@ -37,15 +37,24 @@ class Evidence:
 
 
 def gather(
-    features0: Features, features1: Features, matches: Matches, verification: Verification
+    features0: Features,
+    features1: Features,
+    matches: Matches,
+    verification: Verification,
+    putative: int | None = None,
 ) -> Evidence:
-    """Collect the evidence from verified matches of two described images."""
+    """Collect the evidence from verified matches of two described images.
+
+    `putative` is the number of mutual nearest neighbours that `matches` were chosen from: chance
+    had that many trials, and calibrations are fitted on it.
+    """
     agreeing = matches.pairs[verification.inliers]
     covered = (
         _coverage(features.keypoints.xy, agreeing[:, side], features.size)
         for side, features in enumerate((features0, features1))
     )
-    return Evidence(len(matches), len(agreeing), min(covered), verification.log_nfa)
+    count = len(matches) if putative is None else putative
+    return Evidence(count, len(agreeing), min(covered), verification.log_nfa)
 
 
 def _coverage(xy: Float32, rows: NDArray[np.int32], size: tuple[int, int]) -> float:

@@ -15,21 +15,23 @@ that differ only in orientation count once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
-import cv2
 import numpy as np
-import poselib
 from numpy.typing import NDArray
 
 from matchserve import defaults
 from matchserve.errors import InvalidParameter
-from matchserve.types import Bool, Float64, Verification, VerifyKind
+from matchserve.types import Float32, Float64, Verification, VerifyKind
+from matchserve.vision.estimators import Fit, FitOptions, fit_matrix, fit_pose, nothing
 
-VERIFY_KINDS = ("none", "homography", "fundamental", "pose")
-MAX_ITERATIONS = 10_000
-SUCCESS_PROBABILITY = 0.9999
+VerifyChoice = Literal["none", "homography", "fundamental", "pose", "auto"]
+VERIFY_KINDS: tuple[VerifyChoice, ...] = get_args(VerifyChoice)
+
+# If one homography explains this share of the inliers of a fundamental matrix, the scene is a
+# plane or the camera only turned, and the fundamental matrix is not determined (as in COLMAP).
+PLANAR_SHARE = 0.8
 
 # Number of matches that determine the geometry.
 _SAMPLE = {"homography": 4, "fundamental": 7, "pose": 5}
@@ -61,7 +63,7 @@ class Camera:
 class VerifyOptions:
     """The geometry to estimate, and the maximum distance of an inlier."""
 
-    kind: VerifyKind = defaults.VERIFY
+    kind: VerifyChoice = defaults.VERIFY
     threshold_px: float = defaults.THRESHOLD_PX
     seed: int = 0
     cameras: tuple[Camera, Camera] | None = None
@@ -82,26 +84,80 @@ def verify(
     points1: NDArray[Any],
     sizes: tuple[tuple[int, int], tuple[int, int]],
     options: VerifyOptions | None = None,
+    confidence: Float32 | None = None,
 ) -> Verification:
-    """Estimate a geometry from matched points, (M, 2) each; equal input gives equal results.
+    """Fit a geometry to matched points, (M, 2) each, robustly and repeatably.
 
-    Too few, coincident or collinear points give no matrix and no inliers, not an error.
+    With the confidence (M,) of the matches, samples are drawn among the most confident first.
+    Too few, coincident or collinear points give no matrix and no inliers; they are no error.
     """
     options = options or VerifyOptions()
-    count = len(points0)
     if options.kind == "none":
-        return Verification("none", None, np.zeros(count, np.bool_), 0.0)
-    p0, p1 = np.asarray(points0, np.float64), np.asarray(points1, np.float64)
-    usable = np.isfinite(p0).all(axis=1) & np.isfinite(p1).all(axis=1)
-    matrix, pose, found = _fit(p0[usable], p1[usable], options)
-    inliers = np.zeros(count, np.bool_)
-    inliers[np.flatnonzero(usable)[found]] = True
-    places, agreeing = _distinct_positions(p0, p1), _distinct_positions(p0[inliers], p1[inliers])
-    if matrix is None or agreeing <= _SAMPLE[options.kind]:
-        return Verification(options.kind, None, np.zeros(count, np.bool_), 0.0)
-    log_nfa = log_false_alarms(places, agreeing, _SAMPLE[options.kind], _chance(options, sizes[1]))
+        return Verification("none", None, np.zeros(len(points0), np.bool_), 0.0)
+    points = _Points.of(points0, points1, confidence)
+    if options.kind == "homography" or options.kind == "pose":
+        return _fitted(points, options.kind, options, sizes)
+    return _epipolar(points, options, sizes)
+
+
+def _epipolar(
+    points: _Points, options: VerifyOptions, sizes: tuple[tuple[int, int], tuple[int, int]]
+) -> Verification:
+    """Fit a fundamental matrix; say if it is not determined, or choose a homography then."""
+    general = _fitted(points, "fundamental", options, sizes)
+    plane = _fitted(points, "homography", options, sizes)
+    count, planar = int(general.inliers.sum()), int(plane.inliers.sum())
+    if count == 0 and planar == 0:
+        return replace(general, reason="too few matches agree on any geometry")
+    share = planar / max(count, 1)
+    if share < PLANAR_SHARE:
+        text = f"{count} matches agree, {planar} of them on one plane"
+        return replace(general, reason=f"fundamental: {text}")
+    text = f"{planar} matches agree on one plane or a camera that only turned"
+    if options.kind == "auto":
+        return replace(plane, reason=f"homography: {text}")
+    return replace(general, reason=f"the fundamental matrix is not determined: {text}")
+
+
+def _fitted(
+    points: _Points,
+    kind: VerifyKind,
+    options: VerifyOptions,
+    sizes: tuple[tuple[int, int], tuple[int, int]],
+) -> Verification:
+    """Fit one kind of geometry, and judge by chance how good it is."""
+    sample = _SAMPLE[kind]
+    found = _fit(points, kind, options)
+    inliers = np.zeros(points.count, np.bool_)
+    inliers[points.rows[found.inliers]] = True
+    agreeing = _count_positions(points.p0[found.inliers], points.p1[found.inliers])
+    if found.matrix is None or agreeing <= sample:
+        return Verification(kind, None, np.zeros(points.count, np.bool_), 0.0)
+    positions = _count_positions(points.p0, points.p1)
+    chance = _chance(kind, options.threshold_px, sizes[1])
+    log_nfa = log_false_alarms(positions, agreeing, sample, chance)
     confidence = 1.0 - math.exp(log_nfa)
-    return Verification(options.kind, matrix, inliers, confidence, pose, log_nfa)
+    return Verification(kind, found.matrix, inliers, confidence, found.pose, log_nfa)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Points:
+    """The finite ones of matched points, and their rows among all `count` matches."""
+
+    p0: Float64
+    p1: Float64
+    rows: NDArray[np.intp]
+    count: int
+    confidence: Float32 | None
+
+    @classmethod
+    def of(
+        cls, points0: NDArray[Any], points1: NDArray[Any], confidence: Float32 | None
+    ) -> _Points:
+        p0, p1 = np.asarray(points0, np.float64), np.asarray(points1, np.float64)
+        rows = np.flatnonzero(np.isfinite(p0).all(axis=1) & np.isfinite(p1).all(axis=1))
+        kept = None if confidence is None else confidence[rows]
+        return cls(p0[rows], p1[rows], rows, len(p0), kept)
 
 
 def log_false_alarms(matches: int, inliers: int, sample: int, chance: float) -> float:
@@ -117,67 +173,20 @@ def log_false_alarms(matches: int, inliers: int, sample: int, chance: float) -> 
     return min(log_nfa, 0.0)
 
 
-def _distinct_positions(p0: Float64, p1: Float64) -> int:
+def _count_positions(p0: Float64, p1: Float64) -> int:
     """Return the number of distinct matched positions, in the image where it is smaller."""
     return min(len(np.unique(p0, axis=0)), len(np.unique(p1, axis=0)))
 
 
-_Fit = tuple[Float64 | None, Float64 | None, Bool]
-
-
-def _fit(p0: Float64, p1: Float64, options: VerifyOptions) -> _Fit:
-    nothing = (None, None, np.zeros(len(p0), np.bool_))
-    if _distinct_positions(p0, p1) <= _SAMPLE[options.kind]:
-        return nothing
-    if options.kind == "pose":
-        return _relative_pose(p0, p1, options)
-    find = cv2.findHomography if options.kind == "homography" else cv2.findFundamentalMat
-    try:
-        fitted: Any = find(p0, p1, _usac(options))
-    except cv2.error:  # a degenerate sample that OpenCV did not reject
-        return nothing
-    matrix, mask = fitted
-    if matrix is None or matrix.shape != (3, 3) or not np.isfinite(matrix).all():
-        return nothing
-    return np.asarray(matrix, np.float64), None, np.asarray(mask, np.bool_).ravel()
-
-
-def _usac(options: VerifyOptions) -> Any:
-    params = cv2.UsacParams()
-    params.score = cv2.SCORE_METHOD_MAGSAC
-    params.sampler = cv2.SAMPLING_UNIFORM
-    params.loMethod = cv2.LOCAL_OPTIM_SIGMA
-    params.confidence = SUCCESS_PROBABILITY
-    params.maxIterations = MAX_ITERATIONS
-    params.threshold = options.threshold_px
-    params.randomGeneratorState = options.seed
-    params.isParallel = False
-    return params
-
-
-def _relative_pose(p0: Float64, p1: Float64, options: VerifyOptions) -> _Fit:
+def _fit(points: _Points, kind: VerifyKind, options: VerifyOptions) -> Fit:
+    if _count_positions(points.p0, points.p1) <= _SAMPLE[kind]:
+        return nothing(len(points.p0))
+    rule = FitOptions(options.threshold_px, options.seed)
+    if kind != "pose":
+        return fit_matrix(kind, points.p0, points.p1, rule, points.confidence)
     camera0, camera1 = options.cameras or (Camera(1, 1, 0, 0), Camera(1, 1, 0, 0))
-    found, report = poselib.estimate_relative_pose(
-        p0,
-        p1,
-        _poselib_camera(camera0),
-        _poselib_camera(camera1),
-        {
-            "max_epipolar_error": options.threshold_px,
-            "max_iterations": MAX_ITERATIONS,
-            "success_prob": SUCCESS_PROBABILITY,
-            "seed": options.seed,
-        },
-        {},
-    )
-    length = float(np.linalg.norm(found.t))
-    inliers = np.asarray(report["inliers"], np.bool_)
-    if not np.isfinite(found.R).all() or not length > 0:
-        return None, None, np.zeros(len(p0), np.bool_)
-    direction = np.asarray(found.t, np.float64) / length
-    x, y, z = direction
-    essential = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) @ found.R
-    return essential, np.column_stack([found.R, direction]), inliers
+    cameras = (_poselib_camera(camera0), _poselib_camera(camera1))
+    return fit_pose(points.p0, points.p1, cameras, rule, points.confidence)
 
 
 def _poselib_camera(camera: Camera) -> dict[str, Any]:
@@ -186,13 +195,13 @@ def _poselib_camera(camera: Camera) -> dict[str, Any]:
     return {"model": "PINHOLE", "width": 1, "height": 1, "params": params}
 
 
-def _chance(options: VerifyOptions, size: tuple[int, int]) -> float:
+def _chance(kind: VerifyKind, threshold_px: float, size: tuple[int, int]) -> float:
     """Return the probability that an unrelated point of image 1 is an inlier."""
     area = float(size[0] * size[1])
-    if options.kind == "homography":
-        near = math.pi * options.threshold_px**2
+    if kind == "homography":
+        near = math.pi * threshold_px**2
     else:
-        near = 2 * options.threshold_px * math.hypot(*size)
+        near = 2 * threshold_px * math.hypot(*size)
     return min(near / area, 0.999)
 
 

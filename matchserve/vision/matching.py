@@ -19,6 +19,10 @@ from matchserve.errors import (
 from matchserve.types import Bool, DescriptorKind, Features, Float32, Matches
 from matchserve.vision.nearest import nearest_rows
 
+# Candidates looked at for the next one at another place, and how far away another place is.
+_CANDIDATES = 4
+_APART_PX = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class MatchOptions:
@@ -41,12 +45,50 @@ class MatchOptions:
             raise InvalidParameter(f"max_distance is {self.max_distance}, must be above 0")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Putative:
+    """Mutual nearest neighbours, and how much nearer each is than the next candidate, (M, 2).
+
+    `ratio` is the distance over that of the nearest keypoint at another place (Mishkin et al.
+    2015, "first geometrically inconsistent"), from image 0 and from image 1.
+    """
+
+    matches: Matches
+    ratio: Float32
+
+
 def match(left: Features, right: Features, options: MatchOptions | None = None) -> Matches:
     """Match two described images.
 
     Raises:
         FeatureMismatch: different models made the descriptors.
     """
+    _check_comparable(left, right)
+    return mutual_nn(left.descriptors, right.descriptors, options)
+
+
+def putative(left: Features, right: Features, options: MatchOptions | None = None) -> Putative:
+    """Match two described images, and compare each match with the next candidates.
+
+    Raises:
+        FeatureMismatch: different models made the descriptors.
+    """
+    _check_comparable(left, right)
+    options = options or MatchOptions()
+    if len(left) == 0 or len(right) == 0:
+        empty = mutual_nn(left.descriptors, right.descriptors, options)
+        return Putative(empty, np.zeros((0, 2), np.float32))
+    search = _Search.of(left.descriptors, right.descriptors, _CANDIDATES)
+    rows = search.mutual_rows(options)
+    backward = search.back_row[rows]
+    ratios = (
+        _distinct_ratio(search.forward_distance[rows], right.keypoints.xy[search.forward[rows]]),
+        _distinct_ratio(search.back_distance[backward], left.keypoints.xy[search.back[backward]]),
+    )
+    return Putative(search.matches(rows, left.descriptors), np.stack(ratios, axis=1))
+
+
+def _check_comparable(left: Features, right: Features) -> None:
     if left.model != right.model:
         raise FeatureMismatch(f"features of {left.model!r} and {right.model!r} cannot be matched")
     if left.fingerprint and right.fingerprint and left.fingerprint != right.fingerprint:
@@ -56,7 +98,6 @@ def match(left: Features, right: Features, options: MatchOptions | None = None) 
         )
     if left.descriptors.shape[1] != right.descriptors.shape[1] or left.kind != right.kind:
         raise FeatureMismatch("the descriptors have different lengths or kinds")
-    return mutual_nn(left.descriptors, right.descriptors, options)
 
 
 def mutual_nn(
@@ -69,20 +110,49 @@ def mutual_nn(
     options = options or MatchOptions()
     if len(left) == 0 or len(right) == 0:
         return _matches(np.zeros((0, 2)), np.zeros(0), left)
-    count = 1 if options.ratio is None else 2
-    forward_distance, forward = nearest_rows(left, right, count)
-    # Only rows that are the nearest of another row can be mutual: search back for those only.
-    wanted = np.unique(forward[:, 0])
-    back_distance, back = nearest_rows(right[wanted], left, count)
-    back_row = np.searchsorted(wanted, forward[:, 0])
-    keep = back[back_row, 0] == np.arange(len(left))
-    keep &= _is_distinct(forward_distance, options.ratio)
-    keep &= _is_distinct(back_distance, options.ratio)[back_row]
-    if options.max_distance is not None:
-        keep &= forward_distance[:, 0] <= options.max_distance
-    rows = np.flatnonzero(keep)
-    pairs = np.stack([rows, forward[rows, 0]], axis=1)
-    return _matches(pairs, forward_distance[rows, 0], left)
+    search = _Search.of(left, right, 1 if options.ratio is None else 2)
+    return search.matches(search.mutual_rows(options), left)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """Nearest rows both ways; `back_row[i]` is the row of `back` for the nearest row of i."""
+
+    forward: NDArray[np.int64]
+    forward_distance: Float32
+    back: NDArray[np.int64]
+    back_distance: Float32
+    back_row: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, left: NDArray[Any], right: NDArray[Any], count: int) -> _Search:
+        forward_distance, forward = nearest_rows(left, right, count)
+        # Only rows that are the nearest of another row can be mutual: search back for those only.
+        wanted = np.unique(forward[:, 0])
+        back_distance, back = nearest_rows(right[wanted], left, count)
+        back_row = np.searchsorted(wanted, forward[:, 0])
+        return cls(forward, forward_distance, back, back_distance, back_row)
+
+    def mutual_rows(self, options: MatchOptions) -> NDArray[np.intp]:
+        """Rows of `left` whose nearest row has them as its nearest, and that `options` keep."""
+        keep = self.back[self.back_row, 0] == np.arange(len(self.forward))
+        keep &= _is_distinct(self.forward_distance, options.ratio)
+        keep &= _is_distinct(self.back_distance, options.ratio)[self.back_row]
+        if options.max_distance is not None:
+            keep &= self.forward_distance[:, 0] <= options.max_distance
+        return np.flatnonzero(keep)
+
+    def matches(self, rows: NDArray[np.intp], left: NDArray[Any]) -> Matches:
+        pairs = np.stack([rows, self.forward[rows, 0]], axis=1)
+        return _matches(pairs, self.forward_distance[rows, 0], left)
+
+
+def _distinct_ratio(distance: Float32, xy: Float32) -> Float32:
+    """Nearest distance (M, C) over that of the first candidate at another place than the first."""
+    is_apart = np.linalg.norm(xy - xy[:, :1], axis=2) > _APART_PX
+    column = np.where(is_apart.any(axis=1), is_apart.argmax(axis=1), distance.shape[1] - 1)
+    second = distance[np.arange(len(distance)), column]
+    return np.asarray(distance[:, 0] / np.maximum(second, 1e-6), np.float32)
 
 
 def _is_distinct(distance: Float32, ratio: float | None) -> Bool:

@@ -34,7 +34,7 @@ function showHover(match, at) {
   viewer.drawPatch($("patch0"), match, 0);
   viewer.drawPatch($("patch1"), match, 1);
   const round = ([x, y]) => `${x.toFixed(1)}, ${y.toFixed(1)}`;
-  $("hover-text").textContent = `${round(match.p)} → ${round(match.q)}   score ${match.score.toFixed(3)}${match.inlier ? "" : "   rejected"}`;
+  $("hover-text").textContent = `${round(match.p)} → ${round(match.q)}   ${filterName()} ${match.score.toFixed(3)}${match.refined ? "   refined" : ""}${match.inlier ? "" : "   rejected"}`;
   const stage = $("stage").getBoundingClientRect(), box = $("hover").getBoundingClientRect();
   const clamp = (v, size, limit) => Math.max(8, v + 18 + size > limit ? v - 18 - size : v + 18);
   $("hover").style.left = `${Math.min(clamp(at[0], box.width, stage.width), stage.width - box.width - 8)}px`;
@@ -133,7 +133,10 @@ function showResult() {
   $("problem").hidden = true;
   $("empty").hidden = true;
   $("save-png").disabled = $("save-json").disabled = false;
-  const scores = result.scores;
+  const scores = result.confidence ?? result.scores;
+  $("score-name").textContent = filterName() === "confidence" ? "Confidence" : "Score";
+  $("legend-name").textContent = filterName();
+  $("legend").hidden = false;
   const low = scores.length ? Math.floor(Math.min(...scores) * 200) / 200 : 0;
   $("score").min = low;
   $("score").value = low;
@@ -189,6 +192,11 @@ function showTimings(timings) {
     legend.push(note);
   }
   $("timing").replaceChildren(bar, ...legend);
+}
+
+// What the slider filters by: the probability that a match is right, if the model gives it.
+function filterName() {
+  return result?.confidence ? "confidence" : "score";
 }
 
 function showFiltered() {

@@ -26,16 +26,20 @@ export class Viewer {
   show(images, result) {
     this.images = images;
     this.result = result;
-    this.matches = result ? result.matches.map(([a, b], i) => ({
+    const { confidence } = result ?? {};
+    this.matches = result ? result.matches.map((_, i) => ({
       index: i,
-      p: result.keypoints0[a],
-      q: result.keypoints1[b],
-      score: result.scores[i],
+      p: result.points0[i],
+      q: result.points1[i],
+      // The slider filters by confidence, or by score if the model has no confidence.
+      score: confidence ? confidence[i] : result.scores[i],
+      refined: result.refined[i],
       inlier: result.geometry.kind === "none" || result.inliers[i],
     })) : [];
-    // Coloured by rank: scores crowd together near the top of their scale.
+    // Scores are coloured by rank, because most are near the top of their scale.
     const ranked = [...this.matches].filter((m) => m.inlier).sort((m, n) => m.score - n.score);
-    ranked.forEach((m, i) => { m.rank = ranked.length > 1 ? i / (ranked.length - 1) : 1; });
+    const rank = (i) => (ranked.length > 1 ? i / (ranked.length - 1) : 1);
+    ranked.forEach((m, i) => { m.rank = confidence ? m.score : rank(i); });
     this.selected = -1;
     this.layout();
     this.fit();

@@ -83,7 +83,7 @@ def test_hovering_a_match_shows_both_patches(page: Page, samples: list[str]) -> 
     )
     page.mouse.move(*point)
     expect(page.locator("#hover")).to_be_visible()
-    expect(page.locator("#hover-text")).to_contain_text("score")
+    expect(page.locator("#hover-text")).to_contain_text("confidence")
     for name in ("patch0", "patch1"):
         colours = page.evaluate(
             f"""() => new Set(document.getElementById("{name}").getContext("2d")

@@ -7,7 +7,7 @@ library. Record it again only when a change of results is intended, and say so i
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from PIL import Image as Pillow
 
 import matchserve
 from matchserve import DetectOptions, Matcher, Options, VerifyOptions
+from matchserve.options import RAW_OPTIONS
 from matchserve.pattern import generate_pair
 
 RECORDED = Path(__file__).parent / "matches.npz"
@@ -41,9 +42,12 @@ class Case:
         return f"{self.model}-{self.images}-{self.verify}-{self.max_keypoints}{upright}"
 
     def options(self) -> Options:
-        """The same options for the library."""
-        return Options(
-            detect=DetectOptions(max_keypoints=self.max_keypoints, upright=self.upright),
+        """The same options for the library, with all raw mutual nearest neighbours."""
+        return replace(
+            RAW_OPTIONS,
+            detect=DetectOptions(
+                max_keypoints=self.max_keypoints, upright=self.upright, duplicates=True
+            ),
             verify=VerifyOptions(kind=self.verify),  # type: ignore[arg-type]
         )
 

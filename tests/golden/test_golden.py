@@ -70,6 +70,7 @@ def _by_command_line(case: Case, folder: Path) -> dict[str, Any]:
         "match", *map(str, paths), "--model", case.model, "--verify", case.verify,
         "--max-keypoints", str(case.max_keypoints), "--json", str(output),
         *(["--upright"] if case.upright else []),
+        "--min-confidence", "0", "--refine", "none", "--orientation", "oriented", "--duplicates",
     ]  # fmt: skip
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
@@ -84,6 +85,10 @@ def _by_service(case: Case, server: ServerProcess) -> dict[str, Any]:
         "verify": case.verify,
         "max_keypoints": str(case.max_keypoints),
         "upright": str(case.upright).lower(),
+        "min_confidence": "0",
+        "refine": "none",
+        "orientation": "oriented",
+        "duplicates": "true",
     }
     response = httpx.post(
         f"{server.url}/v1/match", files={"image0": image0, "image1": image1}, data=data, timeout=60

@@ -58,8 +58,49 @@ def test_fields_change_the_answer(http: httpx.Client, pair: Pair) -> None:
     assert body["model"] == "sift"
     assert len(body["keypoints0"]) == 200
     assert body["truncated"] is True
-    assert body["geometry"] == {"kind": "none", "matrix": None, "inliers": 0, "confidence": 0.0}
+    geometry = {"kind": "none", "matrix": None, "inliers": 0, "confidence": 0.0, "reason": ""}
+    assert body["geometry"] == geometry
     assert body["same_scene"] is None
+
+
+def test_every_encoding_carries_confidence_and_refined_points(
+    http: httpx.Client, pair: Pair
+) -> None:
+    def ask(media_type: str) -> bytes:
+        return http.post("/v1/match", files=pair, headers={"Accept": media_type}).content
+
+    body = http.post("/v1/match", files=pair).json()
+    count = len(body["matches"])
+    assert count > 50
+    assert min(body["confidence"]) >= 0.6
+    assert sum(body["refined"]) > 0.8 * count
+    assert body["orientation"] == "oriented"
+    assert body["geometry"]["reason"]
+    keypoints1 = np.array(body["keypoints1"])[np.array(body["matches"])[:, 1]]
+    moved = np.linalg.norm(np.array(body["points1"]) - keypoints1, axis=1)
+    assert (moved[~np.array(body["refined"])] == 0).all()
+    assert np.median(moved) > 0.01
+    with np.load(io.BytesIO(ask("application/x-npz"))) as arrays:
+        kept = {name: arrays[name] for name in arrays.files}
+    packed = msgpack.unpackb(ask("application/msgpack"))
+    for name in ("confidence", "points0", "points1", "refined", "affine"):
+        expected = np.array(body[name])
+        np.testing.assert_allclose(kept[name], expected, atol=1e-4, err_msg=name)
+        array = packed[name]
+        values = np.frombuffer(array["data"], array["dtype"]).reshape(array["shape"])
+        np.testing.assert_allclose(values, expected, atol=1e-4, err_msg=name)
+    assert str(kept["orientation"]) == packed["orientation"] == body["orientation"]
+    assert str(kept["geometry_reason"]) == body["geometry"]["reason"]
+
+
+def test_raw_matches_are_still_there(http: httpx.Client, pair: Pair) -> None:
+    raw = {"min_confidence": "0", "refine": "none", "orientation": "oriented"}
+    every = http.post("/v1/match", files=pair, data=raw).json()
+    some = http.post("/v1/match", files=pair).json()
+    assert len(every["matches"]) > len(some["matches"])
+    assert not any(every["refined"])
+    assert every["affine"] is None
+    assert len(every["confidence"]) == len(every["matches"])
 
 
 def test_json_with_base64_and_data_urls_is_the_same(http: httpx.Client, pair: Pair) -> None:
@@ -101,7 +142,9 @@ def test_npz_msgpack_and_png(http: httpx.Client, pair: Pair) -> None:
 def test_features_then_match_equals_match(
     http: httpx.Client, pair: Pair, model: str, how: str
 ) -> None:
-    direct = http.post("/v1/match", files=pair, data={"model": model, "max_keypoints": "400"})
+    # Features are matched without the images, so their points cannot be refined.
+    fields = {"model": model, "max_keypoints": "400", "refine": "none", "orientation": "oriented"}
+    direct = http.post("/v1/match", files=pair, data=fields)
     features = []
     for name in ("image0", "image1"):
         answer = http.post(

@@ -15,6 +15,7 @@ from training.evaluation.protocol import (
     DEFAULT_CACHE,
     Benchmark,
     Options,
+    Pipeline,
     load_models,
 )
 
@@ -23,7 +24,7 @@ app = typer.Typer(
 )
 
 BENCHMARK_NAMES = (
-    "homography", "pose", "sfm", "rotation", "speed", "pairs", "phototour", "hpatches",
+    "homography", "pose", "wide", "sfm", "rotation", "speed", "pairs", "phototour", "hpatches",
 )  # fmt: skip
 # Reconstruction needs more keypoints than a pair does.
 _DEFAULT_KEYPOINTS = {"sfm": 8192}
@@ -44,11 +45,13 @@ def find_benchmark(name: str) -> Benchmark:
         rotation,
         sfm,
         speed,
+        wide,
     )
 
     benchmarks: dict[str, Benchmark] = {
         "homography": homography.run,
         "pose": pose.run,
+        "wide": wide.run,
         "sfm": sfm.run,
         "rotation": rotation.run,
         "speed": speed.run,
@@ -98,6 +101,13 @@ def evaluate(
     threads: Annotated[
         int | None, typer.Option(help="Number of CPU threads of a model; default all cores.")
     ] = None,
+    pipeline: Annotated[
+        Pipeline,
+        typer.Option(
+            help="Which matches are measured: raw mutual nearest neighbours, or the default of the "
+            "service (homography, pose, wide)."
+        ),
+    ] = "raw",
     cache: Annotated[Path, typer.Option(help="Folder to cache predictions in.")] = DEFAULT_CACHE,
 ) -> None:
     """Measure models on a benchmark; sift and rootsift are always measured too."""
@@ -113,6 +123,7 @@ def evaluate(
         split=split,
         seed=seed,
         threads=threads,
+        pipeline=pipeline,
         cache=cache,
     )
     options = replace(options, workspace=cache / "work")

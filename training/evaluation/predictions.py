@@ -83,7 +83,7 @@ def find_keypoints(data: ImageSet, options: Options) -> Arrays:
     )
 
     def detect_all() -> Arrays:
-        rule = DetectOptions(max_keypoints=options.max_keypoints)
+        rule = DetectOptions(max_keypoints=options.max_keypoints, duplicates=True)
         rows = {}
         for name, load in progress(data.images.items(), total=len(data.images), label="keypoints"):
             image = load()

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from matchserve.models.card import ModelCard
 from matchserve.models.descriptor import Descriptor
@@ -16,6 +16,7 @@ from matchserve.models.registry import load_descriptor
 from training.errors import DataError
 
 DEFAULT_CACHE = Path("runs/predictions")
+Pipeline = Literal["raw", "default"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,9 @@ class Options:
 
     `threshold_px` is the inlier threshold of the robust estimator. `limit` is the maximum number of
     images or pairs, for benchmarks that can use any number. `pattern` selects sequences by name;
-    `split` is that of HPatches. `cache` holds predictions, `workspace` temporary files.
+    `split` is that of HPatches. `pipeline` is "raw" for all mutual nearest neighbours, or
+    "default" for what the service returns by default. `cache` holds predictions, `workspace`
+    temporary files.
     """
 
     max_keypoints: int = 2048
@@ -35,6 +38,7 @@ class Options:
     limit: int | None = None
     split: str = "a"
     threads: int | None = None
+    pipeline: Pipeline = "raw"
     cache: Path = DEFAULT_CACHE
     workspace: Path = field(default_factory=lambda: Path("runs/evaluation"))
 

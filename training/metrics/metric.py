@@ -77,6 +77,10 @@ POSE_ERROR = Metric("pose_error_deg", "pose error", "degrees", "lower", 2)
 PRECISION = Metric("precision", "precision", "%", "higher", 2)
 INLIERS = Metric("inliers", "inliers")
 
+POINT_RECALL = Metric("point_recall@{}px", "points within {} px", "%", "higher")
+SOLVED = Metric("solved", "solved", "%", "higher")
+SOLVED_COUNT = Metric("solved_count", "solved pairs", digits=0)
+
 CORRECT_ROTATED = Metric("correct over rotations", "correct over rotations")
 LOWEST_ROTATED = Metric("lowest over rotations", "lowest over rotations")
 CEILING_ROTATED = Metric("ceiling over rotations", "ceiling over rotations", "", "none")

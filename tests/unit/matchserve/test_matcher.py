@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from matchserve import (
+    JudgeOptions,
     Limits,
     Matcher,
     MatchOptions,
@@ -19,6 +20,7 @@ from matchserve import (
     Options,
     VerifyOptions,
     match_images,
+    pair_runner,
 )
 from matchserve import matcher as matcher_module
 from matchserve.errors import (
@@ -120,7 +122,9 @@ def test_a_smaller_working_size_finds_the_same_geometry(photograph: UInt8) -> No
 def test_features_can_be_matched_later(photograph: UInt8) -> None:
     other, _ = warped(photograph)
     matcher = Matcher("rootsift")
-    together = matcher.match(photograph, other)
+    # Without the images no point can be refined.
+    unrefined = Options(judge=JudgeOptions(refine="none"), orientation="oriented")
+    together = matcher.match(photograph, other, unrefined)
     apart = matcher.match_features(matcher.features(photograph), matcher.features(other))
     np.testing.assert_array_equal(together.matches.pairs, apart.matches.pairs)
     with pytest.raises(FeatureMismatch):
@@ -200,7 +204,7 @@ def test_images_too_large_together_are_described_one_after_the_other(
     Matcher("rootsift").match(pattern, pattern)
     assert max(peak) == 2
     peak.clear()
-    monkeypatch.setattr(matcher_module, "memory_limit_bytes", lambda: 1000)
+    monkeypatch.setattr(pair_runner, "memory_limit_bytes", lambda: 1000)
     apart = Matcher("rootsift").match(pattern, pattern)
     assert max(peak) == 1
     np.testing.assert_array_equal(apart.matches.pairs, together.matches.pairs)

@@ -115,7 +115,7 @@ def build_photos(
 
 def photo_classes(grey: UInt8, photo: str, options: PhotoOptions) -> PhotoClasses:
     """Make the classes of one photograph."""
-    detector = DetectOptions(max_keypoints=options.max_keypoints)
+    detector = DetectOptions(max_keypoints=options.max_keypoints, duplicates=True)
     image = _as_image(grey)
     base = off_main_thread(detect, image, detector)
     base = base[_is_inside(base, np.eye(3), grey.shape, options.margin)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from matchserve.types import Float64
 from matchserve.vision.geometry import VerifyOptions, verify
 from training.data.images import read_image
 from training.errors import DataError
+from training.evaluation.pipeline import PairMatches, pipeline_or_raw, pipeline_protocol
 from training.evaluation.predictions import ImageSet, Predictions, predict
 from training.evaluation.protocol import (
     BenchmarkResult,
@@ -37,7 +38,7 @@ from training.metrics.metric import (
     MMA,
 )
 
-PIXELS = tuple(range(1, 11))
+PIXELS = (0.5, *range(1, 11))
 AUC_LIMITS = (1, 3, 5, 10)
 CORRECT_PX = 3.0
 _IMAGE_SUFFIXES = (".png", ".ppm", ".pgm", ".jpg", ".jpeg")
@@ -57,11 +58,11 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
     results = {}
     for model in models:
         predictions = predict(model, sequences.images, options)
-        results[model.name] = score(predictions, sequences, options, model.stamp)
+        found = pipeline_or_raw(model, sequences.images, predictions, options)
+        results[model.name] = score(predictions, found, sequences, options, model.stamp)
     protocol = {
         **options.protocol("max_keypoints", "ratio", "threshold_px", "pattern", "seed"),
-        "matcher": "mutual nearest neighbour",
-        "estimator": "OpenCV USAC MAGSAC homography",
+        **pipeline_protocol(options, "OpenCV USAC MAGSAC homography"),
         "correct_px": CORRECT_PX,
     }
     return BenchmarkResult("homography", protocol, sequences.images.digest, results)
@@ -94,11 +95,15 @@ def read_sequences(directories: list[Path], pattern: str = "*") -> Sequences:
 
 
 def score(
-    predictions: Predictions, sequences: Sequences, options: Options, stamp: str = ""
+    predictions: Predictions,
+    found: Mapping[tuple[str, str], PairMatches],
+    sequences: Sequences,
+    options: Options,
+    stamp: str = "",
 ) -> ModelResult:
     """Return the metrics of one model, most of them means over pairs."""
     pairs = sequences.images.pairs
-    rows = [_score_pair(predictions, pair, sequences, options) for pair in pairs]
+    rows = [_score_pair(predictions, found[pair], pair, sequences, options) for pair in pairs]
     samples = {name: [row[name] for row in rows] for name in rows[0]}
     figures = {name: float(np.mean(values)) for name, values in samples.items()}
     del figures[CORNER_ERROR.name]
@@ -120,17 +125,21 @@ def score(
 
 
 def _score_pair(
-    predictions: Predictions, pair: tuple[str, str], sequences: Sequences, options: Options
+    predictions: Predictions,
+    found: PairMatches,
+    pair: tuple[str, str],
+    sequences: Sequences,
+    options: Options,
 ) -> dict[str, float]:
     truth = sequences.homographies[pair]
-    left, right = predictions.points(pair)
+    left, right = found.points0, found.points1
     error = transfer_error(truth, left, right)
     ceiling = mutually_nearest(
         truth, predictions.keypoints[pair[0]].xy, predictions.keypoints[pair[1]].xy, CORRECT_PX
     )
     sizes = (predictions.sizes[pair[0]], predictions.sizes[pair[1]])
     rule = VerifyOptions(kind="homography", threshold_px=options.threshold_px, seed=options.seed)
-    estimate = verify(left, right, sizes, rule)
+    estimate = verify(left, right, sizes, rule, found.confidence)
     correct = float((error <= CORRECT_PX).sum())
     return {
         **{MMA.of(px): float((error <= px).mean()) if len(error) else 0.0 for px in PIXELS},

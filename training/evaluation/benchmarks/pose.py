@@ -13,6 +13,7 @@ from matchserve.types import Float64
 from matchserve.vision.geometry import VerifyOptions, verify
 from training.data.images import read_image
 from training.evaluation.cameras import View, find_scenes, relative_pose
+from training.evaluation.pipeline import PairMatches, pipeline_or_raw, pipeline_protocol
 from training.evaluation.predictions import ImageSet, Predictions, predict
 from training.evaluation.protocol import (
     BenchmarkResult,
@@ -38,7 +39,7 @@ from training.metrics.metric import (
     in_group,
 )
 
-AUC_LIMITS = (5, 10, 20)
+AUC_LIMITS = (1, 5, 10, 20)
 MAX_AXIS_ANGLE_DEG = 60.0
 CORRECT_PX = 2.0
 
@@ -51,11 +52,11 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
     results = {}
     for model in models:
         predictions = predict(model, images, options)
-        results[model.name] = score(predictions, images, views, options, model.stamp)
+        found = pipeline_or_raw(model, images, predictions, options)
+        results[model.name] = score(predictions, found, images, views, options, model.stamp)
     protocol = {
         **options.protocol("max_keypoints", "ratio", "threshold_px", "seed", "limit"),
-        "matcher": "mutual nearest neighbour",
-        "estimator": "PoseLib relative pose, known intrinsics",
+        **pipeline_protocol(options, "PoseLib relative pose, known intrinsics"),
         "pairs": f"viewing directions within {MAX_AXIS_ANGLE_DEG:g} degrees",
         "correct_px": CORRECT_PX,
     }
@@ -64,13 +65,14 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
 
 def score(
     predictions: Predictions,
+    found: Mapping[tuple[str, str], PairMatches],
     images: ImageSet,
     views: Mapping[str, View],
     options: Options,
     stamp: str = "",
 ) -> ModelResult:
     """Return the metrics of one model over all pairs, and AUC@10 and inliers of each scene."""
-    rows = [_score_pair(predictions, pair, views, options) for pair in images.pairs]
+    rows = [_score_pair(predictions, found[pair], pair, views, options) for pair in images.pairs]
     samples = {name: [row[name] for row in rows] for name in rows[0]}
     groups = tuple(one.split("/")[0] for one, _ in images.pairs)
     errors = samples[POSE_ERROR.name]
@@ -96,11 +98,14 @@ def score(
 
 
 def _score_pair(
-    predictions: Predictions, pair: tuple[str, str], views: Mapping[str, View], options: Options
+    predictions: Predictions,
+    found: PairMatches,
+    pair: tuple[str, str],
+    views: Mapping[str, View],
+    options: Options,
 ) -> dict[str, float]:
     one, other = views[pair[0]], views[pair[1]]
-    left, right = predictions.points(pair)
-    left, right = one.undistort(left), other.undistort(right)
+    left, right = one.undistort(found.points0), other.undistort(found.points1)
     rotation, translation = relative_pose(one, other)
     rule = VerifyOptions(
         kind="pose",
@@ -108,7 +113,8 @@ def _score_pair(
         seed=options.seed,
         cameras=(one.camera, other.camera),
     )
-    estimate = verify(left, right, (predictions.sizes[pair[0]], predictions.sizes[pair[1]]), rule)
+    sizes = (predictions.sizes[pair[0]], predictions.sizes[pair[1]])
+    estimate = verify(left, right, sizes, rule, found.confidence)
     error = 180.0
     if estimate.pose is not None:
         error = max(

@@ -109,11 +109,23 @@ def test_ties_are_ordered_by_place() -> None:
 
 def test_upright_drops_copies_by_orientation(grey_photograph: UInt8) -> None:
     image = from_array(grey_photograph)
-    turned = detect(image, DetectOptions(max_keypoints=100_000))
+    turned = detect(image, DetectOptions(max_keypoints=100_000, duplicates=True))
     upright = detect(image, DetectOptions(max_keypoints=100_000, upright=True))
     places = np.unique(np.column_stack([turned.xy, turned.sigma]), axis=0)
     assert len(upright) == len(places) < len(turned)
     assert (upright.angle == 0).all()
+
+
+def test_one_orientation_spends_the_budget_on_distinct_positions(grey_photograph: UInt8) -> None:
+    image = from_array(grey_photograph)
+    every = detect(image, DetectOptions(max_keypoints=500, duplicates=True))
+    single = detect(image, DetectOptions(max_keypoints=500))
+    for found, is_distinct in ((every, False), (single, True)):
+        places = np.unique(np.column_stack([found.xy, found.sigma]), axis=0)
+        assert len(found) == 500
+        assert (len(places) == 500) is is_distinct
+    strongest = {tuple(row) for row in every.xy.tolist()}
+    assert strongest < {tuple(row) for row in single.xy.tolist()}
 
 
 def test_max_side_gives_coordinates_of_the_sent_image(grey_photograph: UInt8) -> None:

@@ -1,0 +1,136 @@
+"""Judge putative matches: confidence, sub-pixel refinement, one match for each position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve import defaults
+from matchserve.errors import InvalidParameter
+from matchserve.models.card import ModelCard
+from matchserve.types import Features, Float32, Image, Keypoints, Matches, RefinedPoints
+from matchserve.vision.confidence import first_cues, second_cues
+from matchserve.vision.matching import MatchOptions, Putative, match, putative
+from matchserve.vision.refine import Refinement, refine, refine_some
+
+RefineKind = Literal["none", "affine"]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOptions:
+    """Which matches are returned, and whether their points are refined.
+
+    Matches with less than `min_confidence` are dropped, and of several matches that share a
+    position the most confident one is kept; 0 returns every mutual nearest neighbour.
+    """
+
+    min_confidence: float = defaults.MIN_CONFIDENCE
+    refine: RefineKind = defaults.REFINE
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.min_confidence <= 1.0:
+            raise InvalidParameter(f"min_confidence is {self.min_confidence}, not in 0..1")
+        if self.refine not in ("none", "affine"):
+            raise InvalidParameter(f"refine is {self.refine!r}, not none or affine")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedMatches:
+    """Matches with their confidence, and their refined points if there are any.
+
+    `putative` is the number of mutual nearest neighbours before any was dropped.
+    """
+
+    matches: Matches
+    refined: RefinedPoints | None = None
+    putative: int = 0
+
+    @property
+    def expected_right(self) -> float:
+        """Expected number of right matches: the sum of the confidences."""
+        return 0.0 if self.matches.confidence is None else float(self.matches.confidence.sum())
+
+
+def find_matches(
+    features: tuple[Features, Features],
+    images: tuple[Image, Image] | None,
+    card: ModelCard,
+    match_options: MatchOptions,
+    options: JudgeOptions,
+) -> JudgedMatches:
+    """Match two described images and judge the matches; without images nothing is refined.
+
+    Raises:
+        FeatureMismatch: the images were described by different models.
+    """
+    if images is None or options.refine == "none":
+        images = None
+    if card.confidence is None or features[0].model != card.name:
+        return _unjudged(features, images, match_options)
+    found = putative(*features, match_options)
+    keypoints = _matched(features, found.matches)
+    confidence, refinement = _judge(found, keypoints, images, card)
+    matches = replace(found.matches, confidence=confidence)
+    points = None if refinement is None else _points(refinement)
+    if options.min_confidence == 0:
+        return JudgedMatches(matches, points, len(matches))
+    rows = np.flatnonzero(confidence >= options.min_confidence)
+    rows = rows[_one_for_each_position(keypoints, confidence, rows)]
+    kept = None if points is None else points[rows]
+    return JudgedMatches(matches[rows], kept, len(matches))
+
+
+def _unjudged(
+    features: tuple[Features, Features],
+    images: tuple[Image, Image] | None,
+    options: MatchOptions,
+) -> JudgedMatches:
+    """Matches of a model without networks that judge matches; they may still be refined."""
+    matches = match(*features, options)
+    if images is None:
+        return JudgedMatches(matches, None, len(matches))
+    points = _points(refine(images, _matched(features, matches)))
+    return JudgedMatches(matches, points, len(matches))
+
+
+def _judge(
+    found: Putative,
+    keypoints: tuple[Keypoints, Keypoints],
+    images: tuple[Image, Image] | None,
+    card: ModelCard,
+) -> tuple[Float32, Refinement | None]:
+    """Evaluate both networks, and refine in between what the first one finds worth it."""
+    if card.confidence is None:
+        raise ValueError("the card has no networks that judge matches")
+    first, second = card.confidence.networks
+    cues = first_cues(found, keypoints)
+    judged = first.probability(cues.rows)
+    refinement = None
+    if images is not None:
+        refinement = refine_some(images, keypoints, judged >= card.confidence.refine_from)
+    return second.probability(second_cues(cues, judged, refinement)), refinement
+
+
+def _one_for_each_position(
+    keypoints: tuple[Keypoints, Keypoints], confidence: Float32, rows: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """Indices into `rows`, ascending, of which no two share a position in either image."""
+    order = np.argsort(-confidence[rows], kind="stable")
+    for side in keypoints:
+        _, first = np.unique(side.xy[rows[order]], axis=0, return_index=True)
+        order = order[np.sort(first)]
+    return np.sort(order)
+
+
+def _matched(features: tuple[Features, Features], matches: Matches) -> tuple[Keypoints, Keypoints]:
+    return (
+        features[0].keypoints[matches.pairs[:, 0]],
+        features[1].keypoints[matches.pairs[:, 1]],
+    )
+
+
+def _points(refinement: Refinement) -> RefinedPoints:
+    return RefinedPoints(refinement.xy1, refinement.affine, refinement.is_refined)

@@ -1,0 +1,60 @@
+"""All options of a match."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from matchserve import defaults
+from matchserve.errors import InvalidParameter
+from matchserve.judging import JudgeOptions
+from matchserve.limits import MIN_WORKING_SIDE
+from matchserve.vision.decode import ExifPolicy
+from matchserve.vision.geometry import VerifyOptions
+from matchserve.vision.keypoints import DetectOptions
+from matchserve.vision.matching import MatchOptions
+
+Orientation = Literal["auto", "oriented", "upright"]
+ORIENTATIONS: tuple[Orientation, ...] = get_args(Orientation)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All options of a match.
+
+    `exif` says whether the image is rotated as its EXIF orientation says. Keypoints are found and
+    described on a copy whose longest side is at most `max_side` pixels (0 for the full size);
+    coordinates are always those of the image as sent. `orientation` says whether patches are
+    turned by the orientation of their keypoint: "auto" describes them again without turning them
+    if turned patches find few matches, and takes what finds more.
+    """
+
+    detect: DetectOptions = field(default_factory=DetectOptions)
+    match: MatchOptions = field(default_factory=MatchOptions)
+    verify: VerifyOptions = field(default_factory=VerifyOptions)
+    exif: ExifPolicy = "apply"
+    max_side: int = defaults.MAX_SIDE
+    judge: JudgeOptions = field(default_factory=JudgeOptions)
+    orientation: Orientation = defaults.ORIENTATION
+
+    def __post_init__(self) -> None:
+        if self.orientation not in ORIENTATIONS:
+            raise InvalidParameter(
+                f"orientation is {self.orientation!r}, not one of {', '.join(ORIENTATIONS)}"
+            )
+        if self.exif not in ("apply", "ignore"):
+            raise InvalidParameter(f"exif is {self.exif!r}, not apply or ignore")
+        if self.max_side and self.max_side < MIN_WORKING_SIDE:
+            raise InvalidParameter(
+                f"max_side is {self.max_side}, must be 0 for the full size "
+                f"or at least {MIN_WORKING_SIDE}"
+            )
+
+
+DEFAULT_OPTIONS = Options()
+RAW_OPTIONS = Options(
+    detect=DetectOptions(duplicates=True),
+    judge=JudgeOptions(min_confidence=0.0, refine="none"),
+    orientation="oriented",
+)
+"""Every mutual nearest neighbour, unrefined: for research and comparisons."""

@@ -1,0 +1,124 @@
+"""Robust fits of one geometry to matched points: PoseLib with progressive sampling, or OpenCV.
+
+With a confidence for each match, PoseLib draws samples among the most confident matches first
+(PROSAC, Chum and Matas 2005). Without, OpenCV draws uniformly and scores by MAGSAC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import poselib
+
+from matchserve.types import Bool, Float32, Float64
+
+MAX_ITERATIONS = 10_000
+_MIN_ITERATIONS = 100
+SUCCESS_PROBABILITY = 0.9999
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """A matrix (3, 3), or None, with its inliers (M,); `pose` (3, 4) only for a relative pose."""
+
+    matrix: Float64 | None
+    inliers: Bool
+    pose: Float64 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """Inlier threshold in pixels, and the seed of the random samples."""
+
+    threshold_px: float
+    seed: int = 0
+
+
+def nothing(count: int) -> Fit:
+    """Return the fit of points that determine no geometry."""
+    return Fit(None, np.zeros(count, np.bool_))
+
+
+def fit_matrix(
+    kind: str, p0: Float64, p1: Float64, options: FitOptions, confidence: Float32 | None
+) -> Fit:
+    """Fit a homography or a fundamental matrix to points (M, 2) each."""
+    if confidence is None:
+        return _fit_by_opencv(kind, p0, p1, options)
+    estimate = poselib.estimate_homography if kind == "homography" else poselib.estimate_fundamental
+    order = np.argsort(-confidence, kind="stable")
+    matrix, report = estimate(p0[order], p1[order], _poselib_options(options, is_sorted=True), {})
+    return _checked(np.asarray(matrix, np.float64), _unsorted(report["inliers"], order))
+
+
+def fit_pose(
+    p0: Float64,
+    p1: Float64,
+    cameras: tuple[dict[str, Any], dict[str, Any]],
+    options: FitOptions,
+    confidence: Float32 | None,
+) -> Fit:
+    """Fit a relative pose to points of two known cameras, given as PoseLib describes them."""
+    order = np.arange(len(p0)) if confidence is None else np.argsort(-confidence, kind="stable")
+    settings = _poselib_options(options, is_sorted=confidence is not None)
+    found, report = poselib.estimate_relative_pose(p0[order], p1[order], *cameras, settings, {})
+    length = float(np.linalg.norm(found.t))
+    if not np.isfinite(found.R).all() or not length > 0:
+        return nothing(len(p0))
+    direction = np.asarray(found.t, np.float64) / length
+    x, y, z = direction
+    essential = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) @ found.R
+    pose = np.column_stack([found.R, direction])
+    return Fit(essential, _unsorted(report["inliers"], order), pose)
+
+
+def _poselib_options(options: FitOptions, *, is_sorted: bool) -> dict[str, Any]:
+    return {
+        "max_epipolar_error": options.threshold_px,
+        "max_reproj_error": options.threshold_px,
+        "max_iterations": MAX_ITERATIONS,
+        "min_iterations": _MIN_ITERATIONS if is_sorted else 1000,
+        "success_prob": SUCCESS_PROBABILITY,
+        "seed": options.seed,
+        "progressive_sampling": is_sorted,
+    }
+
+
+def _unsorted(inliers: Any, order: np.ndarray) -> Bool:
+    marked = np.zeros(len(order), np.bool_)
+    marked[order[np.asarray(inliers, np.bool_)]] = True
+    return marked
+
+
+def _fit_by_opencv(kind: str, p0: Float64, p1: Float64, options: FitOptions) -> Fit:
+    find = cv2.findHomography if kind == "homography" else cv2.findFundamentalMat
+    try:
+        fitted: Any = find(p0, p1, _usac(options))
+    except cv2.error:  # a degenerate sample that its own checks accept
+        return nothing(len(p0))
+    matrix, mask = fitted
+    if matrix is None:
+        return nothing(len(p0))
+    return _checked(np.asarray(matrix, np.float64), np.asarray(mask, np.bool_).ravel())
+
+
+def _checked(matrix: Float64, inliers: Bool) -> Fit:
+    if matrix.shape != (3, 3) or not np.isfinite(matrix).all() or not matrix.any():
+        return nothing(len(inliers))
+    return Fit(matrix, inliers)
+
+
+def _usac(options: FitOptions) -> Any:
+    params = cv2.UsacParams()
+    params.score = cv2.SCORE_METHOD_MAGSAC
+    params.sampler = cv2.SAMPLING_UNIFORM
+    params.loMethod = cv2.LOCAL_OPTIM_SIGMA
+    params.confidence = SUCCESS_PROBABILITY
+    params.maxIterations = MAX_ITERATIONS
+    params.threshold = options.threshold_px
+    params.randomGeneratorState = options.seed
+    params.isParallel = False
+    return params

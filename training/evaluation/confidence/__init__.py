@@ -1,0 +1,1 @@
+"""Fit the networks that judge single matches, on pairs of images with known geometry."""

@@ -1,0 +1,124 @@
+"""Matches of the pipeline as the service runs it: filtered, refined, one for each position."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from matchserve import defaults
+from matchserve.clock import Call
+from matchserve.feature_cache import FeatureCache
+from matchserve.matcher import Matcher
+from matchserve.options import DEFAULT_OPTIONS
+from matchserve.options import Options as MatcherOptions
+from matchserve.types import Float32, Image, MatchResult
+from matchserve.vision.matching import MatchOptions
+from training.data.parallel import progress
+from training.evaluation.predictions import Arrays, ImageSet, Predictions, cached
+from training.evaluation.protocol import Model, Options, stamp_of
+
+_CACHE_BYTES = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairMatches:
+    """Matched points (M, 2) of a pair, and the confidence of each, None if the model has none."""
+
+    points0: Float32
+    points1: Float32
+    confidence: Float32 | None
+
+
+def pipeline_or_raw(
+    model: Model, data: ImageSet, raw: Predictions, options: Options
+) -> dict[tuple[str, str], PairMatches]:
+    """Return the matches of the protocol's pipeline: `raw` ones, or those of the service."""
+    if options.pipeline == "default":
+        return run_pipeline(model, data, options)
+    return {pair: PairMatches(*raw.points(pair), None) for pair in data.pairs}
+
+
+def pipeline_protocol(options: Options, raw_estimator: str) -> dict[str, str]:
+    """Name the matcher and the estimator of the protocol's pipeline."""
+    if options.pipeline == "raw":
+        return {"matcher": "mutual nearest neighbour", "estimator": raw_estimator}
+    return {
+        "matcher": f"default pipeline, confidence at least {defaults.MIN_CONFIDENCE:g}, refined",
+        "estimator": "PoseLib, progressive sampling by confidence",
+    }
+
+
+def run_pipeline(
+    model: Model, data: ImageSet, options: Options
+) -> dict[tuple[str, str], PairMatches]:
+    """Match all pairs as the service does, or read the matches from the cache."""
+    rule = matcher_options(options)
+    stamp = stamp_of(
+        model=model.stamp,
+        confidence=_confidence_stamp(model),
+        data=data.digest,
+        pairs=data.pairs,
+        rule=repr(rule),
+        version=1,
+    )
+    path = options.cache / f"pipeline-{model.name}-{stamp}.npz"
+    arrays = cached(path, lambda: _match_all(model, data, rule))
+    return {pair: _read(arrays, number) for number, pair in enumerate(data.pairs)}
+
+
+def matcher_options(options: Options) -> MatcherOptions:
+    """Return the default options of the service with the protocol's number of keypoints."""
+    return replace(
+        DEFAULT_OPTIONS,
+        detect=replace(DEFAULT_OPTIONS.detect, max_keypoints=options.max_keypoints),
+        match=MatchOptions(ratio=options.ratio),
+        verify=replace(DEFAULT_OPTIONS.verify, kind="none"),
+        max_side=0,
+    )
+
+
+def _match_all(model: Model, data: ImageSet, rule: MatcherOptions) -> Arrays:
+    matcher = Matcher(model.descriptor, cache=FeatureCache(_CACHE_BYTES))
+    encoded = {name: _png(load()) for name, load in data.images.items()}
+    arrays: Arrays = {}
+    for number, (one, other) in enumerate(
+        progress(data.pairs, total=len(data.pairs), label=f"{model.name}, pipeline")
+    ):
+        result = matcher.match(encoded[one], encoded[other], rule, Call())
+        arrays |= {f"{number}/{name}": value for name, value in _arrays(result).items()}
+    return arrays
+
+
+def _arrays(result: MatchResult) -> dict[str, NDArray[Any]]:
+    points0, points1 = result.points()
+    found: dict[str, NDArray[Any]] = {"points0": points0, "points1": points1}
+    if result.matches.confidence is not None:
+        found["confidence"] = result.matches.confidence
+    return found
+
+
+def _read(arrays: Arrays, number: int) -> PairMatches:
+    return PairMatches(
+        arrays[f"{number}/points0"],
+        arrays[f"{number}/points1"],
+        arrays.get(f"{number}/confidence"),
+    )
+
+
+def _png(image: Image) -> bytes:
+    """Encode without loss: features are cached by the bytes of an encoded image."""
+    buffer = io.BytesIO()
+    Pillow.fromarray(np.asarray(image.grey)).save(buffer, format="PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def _confidence_stamp(model: Model) -> str:
+    fitted = model.descriptor.card.confidence
+    text = "" if fitted is None else fitted.model_dump_json()
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
