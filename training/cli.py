@@ -126,6 +126,7 @@ for command in (
     export_commands.publish,
     lab_commands.blend,
     lab_commands.study,
+    lab_commands.reproduce,
     lab_commands.plot,
     lab_commands.verify,
     lab_commands.bench,

@@ -12,6 +12,12 @@ NOT_RUN = {
         "downloads packages; `make test-nightly` installs them"
     ),
     "make gpu-check": "needs a GPU",
+    "python -m training reproduce cdf --phototour phototour --hpatches hpatches-release": (
+        "needs the data sets and a GPU; tests/unit/training/lab/test_reproduce.py runs it smaller"
+    ),
+    "python -m training reproduce cdf --table 1 --generated --scale 0.0002": (
+        "trains for minutes; tests/unit/training/lab/test_reproduce.py runs it smaller"
+    ),
     "pip install ./examples/plugin": (
         "changes the environment; tests/unit/training/runs/test_plugins.py installs it elsewhere"
     ),

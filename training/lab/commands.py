@@ -1,4 +1,4 @@
-"""The commands `study`, `blend`, `verify`, `plot` and `bench`."""
+"""The commands `study`, `reproduce`, `blend`, `verify`, `plot` and `bench`."""
 
 from __future__ import annotations
 
@@ -46,6 +46,53 @@ def study(
     finally:
         if table.row_count:
             Console().print(table)
+
+
+def reproduce(
+    paper: Annotated[
+        str, typer.Argument(help="Paper to reproduce: sdgm, cdf, adasample or stochastic.")
+    ],
+    *,
+    table: Annotated[
+        int | None, typer.Option(help="Number of the table in the paper; all if not given.")
+    ] = None,
+    phototour: Annotated[
+        Path | None,
+        typer.Option(help="Folder that holds the PhotoTour sets liberty, notredame, yosemite."),
+    ] = None,
+    hpatches: Annotated[
+        Path | None, typer.Option(help="Folder hpatches-release, with tasks/ beside it.")
+    ] = None,
+    scale: Annotated[
+        float,
+        typer.Option(help="Share of the training steps; batch and network shrink too.", min=1e-5),
+    ] = 1.0,
+    generated: Annotated[
+        bool,
+        typer.Option("--generated", help="Generate small data sets in the layouts of the real."),
+    ] = False,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for stores, runs, curves and tables.")
+    ] = Path("runs/reproduce"),
+) -> None:
+    """Train and score the tables of a paper, and print our numbers beside the printed ones."""
+    from matchserve.memory import keep_freed
+    from training.lab.papers import find_tables
+    from training.lab.reproduce import Reproduction, generate_data, reproduce_row, to_markdown
+
+    tables = find_tables(paper, table)
+    if generated:
+        phototour, hpatches = generate_data(out / "data")
+    job = Reproduction(out, phototour, hpatches, min(scale, 1.0))
+    keep_freed()
+    for chosen in tables:
+        cells = [cell for row in chosen.rows for cell in reproduce_row(row, job)]
+        notes = [row.note for row in chosen.rows if row.note]
+        if generated:
+            notes.append("measured on generated data, which is not comparable with the paper's")
+        text = to_markdown(chosen.title, cells, job, notes)
+        (out / f"{paper}-table-{chosen.number}.md").write_text(text, encoding="utf-8")
+        typer.echo(text)
 
 
 def blend(
