@@ -30,6 +30,11 @@ def blocks(page: str) -> list[Block]:
     return [Block(page, *found) for found in FENCE.findall(text)]
 
 
+def lines(page: str) -> set[str]:
+    """Every shell command of a page."""
+    return {line for block in blocks(page) if block.language == "sh" for line in block.lines()}
+
+
 def user_pages() -> list[str]:
     """Pages whose commands must work: README, Start, Guides, Operations."""
     folders = ("start", "guides", "operations")

@@ -46,6 +46,9 @@ NOT_RUN = {
 
 NOT_RUN |= {step.command: "needs a GPU; see tests/gpu/checklist.py" for step in read_steps()}
 
+# Lines of README that are printed in the guide too are run there, once: training takes time.
+README, GUIDE = "README.md", "docs/guides/train.md"
+
 INSTEAD = {"make serve": "make -n serve"}
 
 TINY_DATA = "--set data.train.0.path=synthetic:1:80 --set data.validation.0.path=synthetic:2:40"
@@ -58,7 +61,6 @@ SMALLER = {
     "matchserve reconstruct scenes/corner -o reconstruction": "--max-keypoints 1000",
     "matchserve collection match scenes/corner -o matched": "--max-keypoints 1000",
     "python -m training data photos photos -o stores/patches --magnification 20": TINY_VIEWS,
-    "python -m training data photos photos -o stores/photos --magnification 20": TINY_VIEWS,
     "python -m training data photos photos -o stores/all --magnification 20": TINY_VIEWS,
     "python -m training data photos photos -o stores/all-mine --magnification 36 --size 48": (
         TINY_VIEWS
@@ -75,13 +77,9 @@ SMALLER = {
     "python -m training evaluate compact ./mine --benchmark homography --data sequences "
     "--json result.json": "--max-keypoints 200",
     "python -m training evaluate ./mine --benchmark pairs --data stores/held-out": "--limit 1000",
-    "python -m training evaluate ./mine --benchmark rotation --data photos": (
-        "--limit 1 --max-keypoints 100"
-    ),
     "python -m training train synthetic": f"{TINY_RUN} {TINY_DATA}",
     "python -m training train sdgm-cpu --set data.train.0.path=stores/photos "
     "--set data.validation.0.path=stores/held-out": TINY_RUN,
-    "python -m training train sdgm-cpu --set data.train.0.path=stores/photos": TINY_RUN,
     "python -m training train compact-tune": TINY_RUN,
     "python -m training calibrate ./mine --scenes scenes --workspace work --photos photos "
     "--pairs 40": "--pairs 20 --keypoints 300",

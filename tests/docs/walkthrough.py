@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.docs.blocks import ROOT, Block, blocks
-from tests.docs.commands import INSTEAD, NOT_RUN, SMALLER
+from tests.docs.blocks import ROOT, Block, blocks, lines
+from tests.docs.commands import GUIDE, INSTEAD, NOT_RUN, README, SMALLER
 from tests.server_process import ServerProcess
 
 TIMEOUT_S = 300
@@ -32,10 +32,12 @@ class Walkthrough:
 
     def follow(self, page: str) -> None:
         """Run every block of a page."""
+        elsewhere = lines(GUIDE) if page == README else set()
         for block in blocks(page):
             if block.language == "sh":
                 for line in block.lines():
-                    self._shell(block, line)
+                    if line not in elsewhere:
+                        self._shell(block, line)
             elif block.language == "python":
                 self._run(block, [sys.executable, "-c", self._with_port(block.text)])
 
