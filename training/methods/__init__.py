@@ -34,6 +34,7 @@ METHODS: dict[str, Method[Any]] = {
     "softplus": Method(baselines.SoftplusOptions, baselines.build, ("unit", "binary")),
     "hardest": Method(baselines.HardestOptions, baselines.build, ("unit", "binary")),
     "hynet": Method(baselines.HyNetOptions, baselines.build_hynet),
+    "sosnet": Method(baselines.SosNetOptions, baselines.build_sosnet),
 }
 
 LossOptions = Annotated[
@@ -47,7 +48,8 @@ LossOptions = Annotated[
     | baselines.HardNetOptions
     | baselines.SoftplusOptions
     | baselines.HardestOptions
-    | baselines.HyNetOptions,
+    | baselines.HyNetOptions
+    | baselines.SosNetOptions,
     Field(discriminator="name"),
 ]
 

@@ -1,4 +1,4 @@
-"""Baselines of the papers: static margin, softplus, hardest 1/k, HyNet's hybrid similarity."""
+"""Baselines of the papers: static margin, softplus, hardest 1/k, HyNet, SOSNet."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from training.methods.contract import LossOutput, Pairs
 from training.methods.losses import (
     cosine_of_pairs,
+    euclidean,
     hardest_fraction,
     hinge,
     hybrid,
@@ -68,6 +69,21 @@ class HyNetOptions(Options):
     margin: Positive = 1.2
     alpha: NonNegative = 2.0
     length_penalty: NonNegative = 0.1
+    mining: Mining = "all_four"
+    threshold: UnitDistance = 0.008
+
+
+class SosNetOptions(Options):
+    """`[loss]` of SOSNet: squared hinge plus second-order similarity.
+
+    `neighbours` is the number of nearest descriptors whose distances to an anchor should equal
+    those to its positive; `second_order` weighs that term.
+    """
+
+    name: Literal["sosnet"] = "sosnet"
+    margin: Positive = 1.0
+    neighbours: PositiveInt = 8
+    second_order: NonNegative = 1.0
     mining: Mining = "all_four"
     threshold: UnitDistance = 0.008
 
@@ -133,6 +149,45 @@ class HyNetLoss(nn.Module):
         return LossOutput(loss, positive.detach(), negative.detach(), scalars)
 
 
+def second_order_distance(anchors: Tensor, positives: Tensor, *, neighbours: int) -> Tensor:
+    """Return how much the distances of each pair to its neighbours differ, (N,).
+
+    Row i is the root of the sum of (d(a_i, a_j) - d(p_i, p_j))^2 over all j that are among the
+    `neighbours` nearest anchors of a_i or the nearest positives of p_i.
+    """
+    rows = len(anchors)
+    own = torch.eye(rows, dtype=torch.bool, device=anchors.device)
+    # The diagonal has distance 0, at which the root has no derivative.
+    near = euclidean((anchors @ anchors.T).masked_fill(own, 0.0))
+    far = euclidean((positives @ positives.T).masked_fill(own, 0.0))
+    count = min(neighbours, rows - 1)
+    chosen = torch.zeros_like(own)
+    for distance in (near, far):
+        nearest = distance.detach().masked_fill(own, float("inf")).topk(count, largest=False)
+        chosen.scatter_(1, nearest.indices, value=True)
+    return torch.sqrt(((near - far).square() * chosen).sum(1) + 1e-8)
+
+
+class SosNetLoss(nn.Module):
+    """SOSNet: squared hinge of mined triplets, and second-order similarity; remembers nothing."""
+
+    def __init__(self, options: SosNetOptions) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, pairs: Pairs) -> LossOutput:
+        """Return the mean of both terms."""
+        options = self.options
+        mined = mine(pairs, head="unit", mining=options.mining, threshold=options.threshold)
+        first = hinge(mined.positive, mined.negative, margin=options.margin).square()
+        second = second_order_distance(
+            pairs.anchors, pairs.positives, neighbours=options.neighbours
+        )
+        loss = weighted_mean(first + options.second_order * second, pairs.weights)
+        scalars = {"second_order": second.detach().mean()}
+        return LossOutput(loss, mined.hard_positive, mined.hard_negative, scalars)
+
+
 def build(
     options: HardNetOptions | SoftplusOptions | HardestOptions, head: Head, batch: int
 ) -> Margin:
@@ -145,3 +200,9 @@ def build_hynet(options: HyNetOptions, head: Head, batch: int) -> HyNetLoss:
     """Build HyNet's loss; it does not depend on `head` or `batch`."""
     del head, batch
     return HyNetLoss(options)
+
+
+def build_sosnet(options: SosNetOptions, head: Head, batch: int) -> SosNetLoss:
+    """Build SOSNet's loss; it does not depend on `head` or `batch`."""
+    del head, batch
+    return SosNetLoss(options)

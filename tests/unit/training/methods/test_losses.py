@@ -6,6 +6,7 @@ import torch
 
 from tests.unit.training.golden import random_pairs
 from training.methods import losses
+from training.methods.baselines import second_order_distance
 
 ANGLES = torch.tensor([0.2, 0.9, 1.4], dtype=torch.float64)
 
@@ -194,3 +195,27 @@ def test_weighted_mean() -> None:
     values = torch.tensor([1.0, 3.0])
     assert float(losses.weighted_mean(values, None)) == 2.0
     assert float(losses.weighted_mean(values, torch.tensor([2.0, 0.0]))) == 1.0
+
+
+def test_second_order_distance_equals_loops() -> None:
+    torch.manual_seed(0)
+    anchors, positives = (
+        torch.nn.functional.normalize(torch.randn(9, 5, dtype=torch.float64), dim=1)
+        for _ in range(2)
+    )
+    found = second_order_distance(anchors, positives, neighbours=2)
+    for i in range(9):
+        others = [j for j in range(9) if j != i]
+        near = {j: (anchors[i] - anchors[j]).norm().item() for j in others}
+        far = {j: (positives[i] - positives[j]).norm().item() for j in others}
+        chosen = {j for d in (near, far) for j in sorted(others, key=d.get)[:2]}
+        expected = sum((near[j] - far[j]) ** 2 for j in chosen) ** 0.5
+        assert found[i].item() == pytest.approx(expected, abs=1e-4)
+    assert second_order_distance(anchors, anchors, neighbours=2).max() < 2e-4
+
+
+def test_second_order_distance_has_finite_gradients() -> None:
+    torch.manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.randn(6, 4), dim=1).requires_grad_()
+    second_order_distance(rows, rows.detach().flip(1), neighbours=8).sum().backward()
+    assert torch.isfinite(rows.grad).all()

@@ -25,8 +25,12 @@ PAPERS = {
     "adasample-paper",
     "stochastic-paper",
     "stochastic-triplet-paper",
+    "hardnet-paper",
 }
-CPU = {"hardnet-cpu", "sdgm-cpu", "cdf-cpu", "cdf-binary-cpu", "adasample-cpu", "stochastic-cpu"}
+CPU = {
+    "hardnet-cpu", "sdgm-cpu", "cdf-cpu", "cdf-binary-cpu", "adasample-cpu", "stochastic-cpu",
+    "hynet-cpu", "sosnet-cpu",
+}  # fmt: skip
 STAGES = {"compact-k20", "compact-start", "compact-neighbours", "compact-mixed", "accurate-start"}
 MODELS = {"compact", "accurate", "binary"}
 
