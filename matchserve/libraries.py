@@ -7,7 +7,10 @@ from typing import Any
 
 from matchserve.errors import ProviderUnavailable
 
-INSTALL_HINT = "pip install '.[cpu]' -c constraints.txt, or '.[gpu]' for a CUDA device"
+INSTALL_HINT = (
+    "pip install '.[cpu]' -c constraints.txt, "
+    "or for a CUDA device: pip install '.[gpu]' -c constraints-gpu.txt"
+)
 """How to install what runs models and matches, from a checkout of the repository."""
 
 COLMAP_HINT = "pip install '.[cpu,colmap]' -c constraints.txt"

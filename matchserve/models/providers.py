@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from matchserve.errors import InvalidParameter, ProviderUnavailable
 from matchserve.gpu import explain_failure, load_cuda_libraries
+from matchserve.libraries import INSTALL_HINT
 
 ProviderChoice = Literal["auto", "cpu", "cuda", "tensorrt"]
 
@@ -64,8 +65,6 @@ class Placement:
 
 _log = logging.getLogger(__name__)
 
-INSTALL_HINT = "install one of: pip install 'matchserve[cpu]', pip install 'matchserve[gpu]'"
-
 
 def import_onnxruntime() -> Any:
     """ONNX Runtime, which comes with the extra `[cpu]` or `[gpu]`.
@@ -76,7 +75,7 @@ def import_onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ProviderUnavailable(f"ONNX Runtime is not installed; {INSTALL_HINT}") from error
+        raise ProviderUnavailable(f"ONNX Runtime is not installed; run: {INSTALL_HINT}") from error
     return onnxruntime
 
 
@@ -94,7 +93,7 @@ def requested_providers(choice: str, available: Sequence[str]) -> list[str]:
     if PROVIDERS[choice] not in available:
         raise ProviderUnavailable(
             f"provider {choice!r} was asked for, but this ONNX Runtime has only "
-            f"{', '.join(available)}; {INSTALL_HINT}"
+            f"{', '.join(available)}; run: {INSTALL_HINT}"
         )
     # TensorRT leaves some operators to CUDA, and CUDA a few shape operators to the CPU.
     behind = {"cpu": [], "cuda": ["cpu"], "tensorrt": ["cuda", "cpu"]}[choice]
