@@ -229,6 +229,26 @@ def split(
 
 
 @app.command()
+def pairs(
+    store: StoreArgument,
+    output: Output,
+    count: Annotated[
+        int,
+        typer.Option(
+            help="Number of pairs, of which half match; the others are drawn in training.", min=4
+        ),
+    ],
+    seed: Annotated[int, typer.Option(help="Random seed of the pairs.")] = 0,
+) -> None:
+    """Limit a patch store to a fixed number of pairs."""
+    from training.data.store.fixed_pairs import limit_pairs
+    from training.data.store.report import report_store
+
+    made = limit_pairs(store, output, count=count, seed=seed, made_by=_command())
+    typer.echo(report_store(made))
+
+
+@app.command()
 def show(
     store: StoreArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="PNG file to write.")],

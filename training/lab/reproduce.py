@@ -15,6 +15,7 @@ from training.data.public import generated
 from training.data.public.hpatches import WHERE as HPATCHES_WHERE
 from training.data.public.hpatches import import_split
 from training.data.public.phototour import import_phototour
+from training.data.store.fixed_pairs import limit_pairs
 from training.errors import DataError
 from training.evaluation.benchmarks import hpatches, phototour
 from training.evaluation.protocol import Model, Options, model_stamp
@@ -33,6 +34,7 @@ MD5 = {
     "yosemite": "533b2e8eb7ede31be40abc317b2fd4f0",
 }
 _MIN_STEPS, _MIN_BATCH, _MIN_WIDTH = 20, 16, 0.125
+_MIN_PAIRS = 200
 _VERIFICATION_ROWS = 1_000_000
 
 
@@ -88,6 +90,8 @@ def reproduce_row(row: Row, job: Reproduction) -> Iterator[Cell]:
 def train_row(row: Row, job: Reproduction, trained_on: str) -> Path:
     """Train the recipes of `row` on one data set, unless that is done; return the last run."""
     stores = _stores(trained_on, job)
+    if row.pairs:
+        stores = (_limited(stores[0], row.pairs, job), stores[1])
     start, run_dir = "", Path()
     for name in row.recipes:
         recipe = row_recipe(name, row, job, stores=stores, start=start)
@@ -179,6 +183,15 @@ def _stores(trained_on: str, job: Reproduction) -> tuple[Path, Path]:
             import_phototour(phototour_folder(name, job), store, made_by="reproduce")
         paths.append(store)
     return paths[0], paths[1]
+
+
+def _limited(store: Path, pairs: int, job: Reproduction) -> Path:
+    """Return the store limited to a fixed number of pairs; write it if it does not exist."""
+    count = max(_MIN_PAIRS, round(pairs * job.scale))
+    limited = store.with_name(f"{store.name}-{count}-pairs")
+    if not limited.exists():
+        limit_pairs(store, limited, count=count, made_by="reproduce")
+    return limited
 
 
 def _release(job: Reproduction) -> Path:

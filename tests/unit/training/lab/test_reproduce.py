@@ -7,6 +7,7 @@ import pytest
 from tests.unit.training.test_cli import run
 from training.data.public.hpatches import HPatches
 from training.data.public.phototour import PhotoTour
+from training.data.store.reader import PatchStore
 from training.errors import DataError, RecipeError
 from training.lab import reproduce as module
 from training.lab.papers import COLUMNS, PAPERS, TASKS, find_tables
@@ -72,6 +73,8 @@ def test_a_table_of_hpatches(job: Reproduction) -> None:
     assert [cell.column for cell in cells] == list(TASKS)
     assert [cell.paper for cell in cells] == [81.12, 19.67, 41.99]
     assert all(0 < cell.ours <= 100 for cell in cells)
+    pairs = PatchStore.open(job.out / "stores" / "hpatches-a-train-200-pairs")
+    assert len(pairs) == 100
 
 
 @pytest.mark.slow

@@ -26,6 +26,9 @@ PAPERS = {
     "stochastic-paper",
     "stochastic-triplet-paper",
     "hardnet-paper",
+    "stochastic-30k",
+    "siamese-30k",
+    "contrastive-30k",
 }
 CPU = {
     "hardnet-cpu", "sdgm-cpu", "cdf-cpu", "cdf-binary-cpu", "adasample-cpu", "stochastic-cpu",
