@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+import matchserve
 from matchserve.settings import PREFIX, Settings
 from tests.docs.blocks import ROOT
 
@@ -74,3 +75,10 @@ def test_every_route_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_setting_has_a_description() -> None:
     assert not [name for name, field in Settings.model_fields.items() if not field.description]
+
+
+def test_every_public_name_is_in_the_python_reference() -> None:
+    text = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^::: matchserve\.(\w+)$", text, re.MULTILINE))
+    public = set(matchserve.__all__) - {"__version__", "MatchServeError"}
+    assert listed - {"errors"} == public
