@@ -26,6 +26,7 @@ from matchserve.collections.work import Setup, load_features
 from matchserve.collections.workspace import Workspace
 from matchserve.errors import InvalidParameter, MissingInput, StorageDamaged, WorkspaceMismatch
 from matchserve.matcher import Options
+from matchserve.models.card import ModelCard
 from matchserve.models.registry import load_descriptor
 from matchserve.types import Features
 
@@ -112,11 +113,11 @@ class Collection:
         self.scan = scan(self.folder, exclude=self.workspace.root)
         pool = WorkerPool(stages.worker_count(workers, self.setup.options.max_side))
         with self.workspace.locked(), self._ledger() as ledger, closing(pool):
-            self._check_setup(ledger)
+            card = self._check_setup(ledger)
             run = Run(ledger, self.setup, self.scan, pool)
             self.counts = run.counts
             yield from stages.describe(run)
-            yield from stages.plan(run, pairs, retriever_of(run))
+            yield from stages.plan(run, pairs, retriever_of(run, card))
             yield from stages.match(run)
 
     def images(self) -> list[ImageRow]:
@@ -188,13 +189,19 @@ class Collection:
         finally:
             ledger.close()
 
-    def _check_setup(self, ledger: Ledger) -> None:
+    def _check_setup(self, ledger: Ledger) -> ModelCard:
         """Record the model and options of a new workspace, or compare them with the recorded ones.
+
+        Returns the card of the model.
 
         Raises:
             WorkspaceMismatch: they differ.
         """
-        fields = self._fields()
+        setup = self.setup
+        card = load_descriptor(
+            setup.model, models_dir=setup.models_dir, provider=setup.provider, threads=1
+        ).card
+        fields = self._fields(card)
         text = ledger.setup()
         known: dict[str, Any] = fields if text is None else json.loads(text)
         for name in ("model", "fingerprint", "options"):
@@ -205,12 +212,10 @@ class Collection:
                 )
         if known != fields or text is None:
             ledger.set_setup(json.dumps(fields))
+        return card
 
-    def _fields(self) -> dict[str, Any]:
+    def _fields(self, card: ModelCard) -> dict[str, Any]:
         setup = self.setup
-        card = load_descriptor(
-            setup.model, models_dir=setup.models_dir, provider=setup.provider, threads=1
-        ).card
         return {
             "folder": str(self.folder.absolute()),
             "model": setup.model,

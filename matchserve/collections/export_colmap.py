@@ -24,9 +24,9 @@ from matchserve.collections.colmap import (
 )
 from matchserve.collections.ledger import ImageRow
 from matchserve.collections.progress import Meter, Step
-from matchserve.collections.sealed import raise_if_full
 from matchserve.collections.shards import PairResult
 from matchserve.libraries import import_pycolmap
+from matchserve.sealed import raise_if_full
 
 
 def export_colmap(

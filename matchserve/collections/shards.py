@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matchserve.collections.sealed import read_sealed, write_sealed
 from matchserve.errors import StorageDamaged
 from matchserve.matcher import Options
+from matchserve.sealed import read_sealed, write_sealed
 from matchserve.types import Bool, Float32, Float64, Int32, MatchResult
 
 FORMAT = 1

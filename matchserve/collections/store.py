@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from matchserve.collections.sealed import read_sealed, write_sealed
 from matchserve.encoding import features_fields, features_from_fields
 from matchserve.errors import InvalidParameter, StorageDamaged
 from matchserve.matcher import Options
 from matchserve.models.card import ModelCard
+from matchserve.sealed import read_sealed, write_sealed
 from matchserve.types import Features
 
 FORMAT = 1

@@ -70,6 +70,13 @@ def load_descriptor(
     return OnnxDescriptor(folder / model, provider=provider, threads=threads, devices=devices)
 
 
+def model_directory(model: str, models_dir: Path | None = None) -> Path | None:
+    """Return the directory of a model, or None if it is built in."""
+    if model in handcrafted.NAMES:
+        return None
+    return Path(model) if "/" in model else _models_folder(models_dir) / model
+
+
 def provider_for(model: str, provider: str) -> str:
     """Return the provider for a model: built-in models run on the CPU whatever was requested."""
     return "auto" if model in handcrafted.NAMES else provider

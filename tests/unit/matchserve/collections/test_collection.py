@@ -275,3 +275,20 @@ def _damage(path: Path, how: str) -> None:
     else:
         data[len(data) // 2] ^= 4
         path.write_bytes(data)
+
+
+def test_retrieval_without_a_shipped_codebook(matched: Collection, photos: Path) -> None:
+    """Images of another scene are not chosen, and a second run makes nothing."""
+    from matchserve.pattern import generate_pair
+    from tests.conftest import encoded
+
+    first, second, _ = generate_pair((480, 360), seed=7)
+    (photos / "x1.png").write_bytes(encoded(first))
+    (photos / "x2.png").write_bytes(encoded(second))
+    run(matched, "retrieval:1")
+    pairs = {(a, b) for a, b, _ in matched.results()}
+    assert ("x1.png", "x2.png") in pairs
+    assert all(a.startswith("x") == b.startswith("x") for a, b in pairs)
+    assert (matched.workspace.root / "codebook.npz").is_file()
+    run(matched, "retrieval:1")
+    assert matched.counts.matched == 0

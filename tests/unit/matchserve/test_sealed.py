@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from matchserve.collections.sealed import read_sealed, seal, unseal, write_sealed
 from matchserve.errors import StorageDamaged
+from matchserve.sealed import read_sealed, seal, unseal, write_sealed
 
 ARRAYS = {"a": np.arange(12, dtype=np.float32).reshape(3, 4), "name": np.array("x.jpg")}
 

@@ -1,0 +1,108 @@
+"""The words of the images of a collection, stored beside their features."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from matchserve.collections.store import FeatureStore
+from matchserve.collections.work import Setup, load_features
+from matchserve.errors import StorageDamaged
+from matchserve.models.card import ModelCard
+from matchserve.models.registry import model_directory
+from matchserve.retrieval.asmk import Words, aggregate
+from matchserve.retrieval.codebook import (
+    WORDS_FILE,
+    Codebook,
+    as_vectors,
+    read_codebook,
+    train_codebook,
+    write_codebook,
+)
+from matchserve.sealed import read_sealed, write_sealed
+
+_SAMPLE_IMAGES = 200
+_OWN_WORDS = 4096
+
+
+def codebook_path(setup: Setup, keys: Sequence[tuple[str, Path]], card: ModelCard) -> Path:
+    """Return the codebook of the model, or train one on the collection if the model has none.
+
+    `keys` are the feature keys of images with their files.
+    """
+    directory = model_directory(setup.model, setup.models_dir)
+    if directory is not None and (directory / WORDS_FILE).is_file():
+        return directory / WORDS_FILE
+    own = setup.matches.parent / "codebook.npz"
+    if not own.is_file():
+        places = np.linspace(0, len(keys) - 1, min(len(keys), _SAMPLE_IMAGES)).astype(int)
+        sample = [
+            as_vectors(load_features(setup, *keys[place]).descriptors)
+            for place in sorted(set(places.tolist()))
+        ]
+        codebook = train_codebook(np.concatenate(sample), card.fingerprint, words=_OWN_WORDS)
+        write_codebook(own, codebook)
+    return own
+
+
+def make_words(
+    setup: Setup, codebook: Path, fingerprint: str, images: Sequence[tuple[str, Path]]
+) -> int:
+    """Store the words of images that have none; return how many were made.
+
+    `images` are feature keys with the files of the images.
+    """
+    made = 0
+    for key, path in images:
+        try:
+            read_words(setup, codebook, key)
+        except StorageDamaged:
+            vectors = as_vectors(load_features(setup, key, path).descriptors)
+            found, query = aggregate(vectors, _codebook(codebook, fingerprint))
+            write_sealed(
+                words_path(setup, codebook, key),
+                {
+                    "words": found.words.astype(np.uint32),
+                    "codes": found.codes,
+                    "query_words": query.words.astype(np.uint32),
+                    "query_codes": query.codes,
+                },
+            )
+            made += 1
+    return made
+
+
+def read_words(setup: Setup, codebook: Path, key: str) -> tuple[Words, Words]:
+    """Return the words of an image to be found, and those to search with.
+
+    Raises:
+        StorageDamaged: they are absent or damaged.
+    """
+    arrays = read_sealed(words_path(setup, codebook, key))
+    try:
+        return (
+            Words(arrays["words"].astype(np.int64), arrays["codes"]),
+            Words(arrays["query_words"].astype(np.int64), arrays["query_codes"]),
+        )
+    except KeyError as error:
+        raise StorageDamaged(f"the words of {key} are incomplete") from error
+
+
+def words_path(setup: Setup, codebook: Path, key: str) -> Path:
+    """Return the file of an image's words; another codebook has another folder."""
+    folder = setup.matches.parent / "words" / _digest(codebook)
+    return FeatureStore(folder).path(key)
+
+
+@functools.cache
+def _digest(path: Path) -> str:
+    """Return the checksum of a sealed file, which is its end."""
+    return path.read_bytes()[-64:-48].decode("ascii", errors="replace")
+
+
+@functools.cache
+def _codebook(path: Path, fingerprint: str) -> Codebook:
+    return read_codebook(path, fingerprint)
