@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matchserve.collections.collection import Collection
     from matchserve.errors import MatchServeError
     from matchserve.judging import JudgeOptions
     from matchserve.limits import Limits
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "matchserve.collections.collection": ("Collection",),
     "matchserve.errors": ("MatchServeError",),
     "matchserve.judging": ("JudgeOptions",),
     "matchserve.limits": ("Limits",),
@@ -67,6 +69,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 __all__ = [
     "Camera",
+    "Collection",
     "Descriptor",
     "DetectOptions",
     "Features",

@@ -24,6 +24,7 @@ from matchserve.errors import StorageDamaged, StorageFull, WorkspaceMismatch
 VERSION = 1
 _SCHEMA = """
 CREATE TABLE setup(id INTEGER PRIMARY KEY CHECK (id = 1), text TEXT NOT NULL);
+CREATE TABLE choice(id INTEGER PRIMARY KEY CHECK (id = 1), stamp TEXT NOT NULL);
 CREATE TABLE image(
   id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, bytes INTEGER, mtime_ns INTEGER, sha256 TEXT,
   feature_key TEXT, keypoints INTEGER, facts TEXT, code TEXT, detail TEXT,
@@ -102,6 +103,12 @@ class Ledger:
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO setup VALUES (1, ?)", (text,))
 
+    def choice(self) -> str | None:
+        """Return the stamp of the images and rule that the pairs were chosen by."""
+        with _typed_errors(self.path):
+            row = self._db.execute("SELECT stamp FROM choice").fetchone()
+        return str(row[0]) if row else None
+
     def images(self) -> list[ImageRow]:
         """Return all images in the order they were added."""
         with _typed_errors(self.path):
@@ -164,9 +171,13 @@ class Ledger:
             flat = np.fromiter((value for row in rows for value in row), np.int64)
         return flat.reshape(-1, 6)
 
-    def plan(self, shards: Sequence[tuple[str, NDArray[np.int64]]]) -> None:
-        """Record shards, each with its pairs as (n, 3): image0, image1, reasons."""
+    def plan(self, shards: Sequence[tuple[str, NDArray[np.int64]]], stamp: str = "") -> None:
+        """Record shards, each with its pairs as (n, 3): image0, image1, reasons.
+
+        `stamp` is what the pairs were chosen by.
+        """
         with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO choice VALUES (1, ?)", (stamp,))
             db.executemany(
                 "INSERT OR IGNORE INTO shard(id, items, state) VALUES (?, ?, 'planned')",
                 ((name, len(rows)) for name, rows in shards),
@@ -195,6 +206,12 @@ class Ledger:
                 "same_scene = NULL WHERE shard = ?",
                 (shard,),
             )
+
+    def pair_counts(self) -> tuple[int, int]:
+        """Return the number of pairs, and of those that were matched."""
+        with _typed_errors(self.path):
+            row = self._db.execute("SELECT count(*), count(matches) FROM pair").fetchone()
+        return int(row[0]), int(row[1])
 
     def shards(self, state: Literal["planned", "done"] | None = None) -> list[tuple[str, int]]:
         """Return the name and size of shards that have pairs."""
@@ -243,6 +260,7 @@ class Ledger:
     def drop_shards(self, shards: Iterable[str]) -> None:
         """Forget shards together with their pairs, which are planned anew."""
         with self._transaction() as db:
+            db.execute("DELETE FROM choice")
             for shard in shards:
                 db.execute("DELETE FROM pair WHERE shard = ?", (shard,))
                 db.execute("DELETE FROM shard WHERE id = ?", (shard,))

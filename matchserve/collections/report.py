@@ -92,18 +92,32 @@ def make_report(collection: Collection) -> Report:
 
 def view_graph(names: dict[int, str], pairs: NDArray[np.int64]) -> ViewGraph:
     """Build the view graph from image names by number and the pairs of the ledger."""
-    node = {number: index for index, number in enumerate(names)}
-    verified = pairs[pairs[:, 5] == 1]
-    edges = np.array(
-        [(node[a], node[b], inliers) for a, b, _, _, inliers, _ in verified.tolist()], np.int64
-    ).reshape(-1, 3)
+    numbers = np.array(list(names), np.int64)
+    order = np.argsort(numbers)
+    edges = pairs[pairs[:, 5] == 1][:, [0, 1, 4]]
+    edges[:, :2] = order[np.searchsorted(numbers, edges[:, :2], sorter=order)]
     listed = list(names.values())
     groups: dict[int, list[str]] = {}
-    for index, root in enumerate(_roots(len(listed), edges[:, :2])):
-        groups.setdefault(root, []).append(listed[index])
+    for name, label in zip(listed, component_labels(len(listed), edges).tolist(), strict=True):
+        groups.setdefault(label, []).append(name)
     ranked = sorted(groups.values(), key=len, reverse=True)
     alone = [group[0] for group in ranked if len(group) == 1]
     return ViewGraph(listed, edges, [group for group in ranked if len(group) > 1], alone)
+
+
+def component_labels(count: int, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the smallest node of each node's connected component."""
+    labels = np.arange(count)
+    first, second = edges[:, 0], edges[:, 1]
+    while True:
+        before = labels.copy()
+        smallest = np.minimum(labels[first], labels[second])
+        for side in (first, second):
+            np.minimum.at(labels, labels[side], smallest)
+            np.minimum.at(labels, side, smallest)
+        labels = labels[labels]
+        if np.array_equal(labels, before):
+            return labels
 
 
 def model_summaries(sparse: Path) -> list[ModelSummary]:
@@ -159,18 +173,3 @@ def _reasons(report: Report) -> str:
     if not report.pairs_by_reason:
         return ""
     return " (" + ", ".join(f"{name} {n}" for name, n in report.pairs_by_reason.items()) + ")"
-
-
-def _roots(count: int, edges: NDArray[np.int64]) -> list[int]:
-    """Return a representative of each node's connected component."""
-    parent = list(range(count))
-
-    def find(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for first, second in edges.tolist():
-        parent[find(first)] = find(second)
-    return [find(node) for node in range(count)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +15,7 @@ from numpy.typing import NDArray
 from matchserve.collections import pairs as pairings
 from matchserve.collections.ledger import ImageRow, Ledger
 from matchserve.collections.pairs.images import PairImage, Retriever
-from matchserve.collections.pool import WorkerPool
+from matchserve.collections.pool import Task, WorkerPool
 from matchserve.collections.progress import Meter, Step
 from matchserve.collections.scan import Scan
 from matchserve.collections.shards import Shard, divide, shard_id, shard_path
@@ -78,41 +81,57 @@ def plan(run: Run, specification: str, retriever: Retriever) -> Iterator[Step]:
     """
     yield Step("pair", 0, 1)
     images = [row for row in run.ledger.images() if row.state != "gone"]
-    candidates = [_pair_image(row) for row in images]
-    parts = pairings.resolve(pairings.parse(specification), candidates)
-    wanted, reasons = pairings.choose(candidates, parts, retriever)
     keys = {row.id: row.feature_key for row in images}
     _drop_lost_shards(run, keys)
-    known = run.ledger.pairs()
-    is_new, is_gone, changed = _compare(known, wanted, reasons)
-    run.ledger.forget_pairs(map(tuple, known[is_gone][:, :2].tolist()))
-    run.ledger.add_reasons(map(tuple, changed.tolist()))
-    rows = np.column_stack([wanted, reasons])[is_new]
-    run.ledger.plan([_named_shard(run.setup, group, keys) for group in _shards(rows)])
+    candidates = [_pair_image(row) for row in images]
+    parts = pairings.resolve(pairings.parse(specification), candidates)
+    stamp = _choice_stamp(parts, candidates, keys)
+    if not stamp or run.ledger.choice() != stamp:
+        _choose(run, parts, candidates, keys, retriever, stamp)
     yield Step("pair", 1, 1)
 
 
 def match(run: Run) -> Iterator[Step]:
     """Match the shards that have no result yet."""
-    done = sum(items for _, items in run.ledger.shards("done"))
-    names = [name for name, _ in run.ledger.shards("planned")]
-    pairs = {name: run.ledger.shard_pairs(name) for name in names}
-    names = [name for name in names if pairs[name]]
-    meter = Meter("match", done + sum(len(pairs[name]) for name in names), done)
+    total, done = run.ledger.pair_counts()
+    meter = Meter("match", total, done)
     yield meter.step()
-    rows = {row.id: row for row in run.ledger.images()}
-    paths = run.paths
-    tasks = []
-    for name in names:
-        keys = [(rows[a].feature_key, rows[b].feature_key) for a, b in pairs[name]]
-        members = {i for pair in pairs[name] for i in pair}
-        files = {rows[i].feature_key: paths[rows[i].name] for i in members}
-        tasks.append((run.setup, Shard(name, tuple(keys)), files))
+    tasks = _MatchTasks(run)
     for number, receipt in run.pool.run(match_shard, tasks):
-        run.ledger.set_matched(receipt, pairs[names[number]])
+        run.ledger.set_matched(receipt, run.ledger.shard_pairs(tasks.names[number]))
         run.counts.matched += len(receipt.matches) if receipt.was_made else 0
         run.counts.remade += receipt.remade
         yield meter.step(len(receipt.matches))
+
+
+class _MatchTasks(Sequence[Task]):
+    """The arguments of `match_shard` for every planned shard, made when they are needed.
+
+    All of them at once would not fit in memory for a million pairs.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.names = [name for name, _ in run.ledger.shards("planned")]
+        self._run = run
+        self._rows = {row.id: row for row in run.ledger.images()}
+        self._paths = run.paths
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, number: int) -> Task: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Task]: ...
+    def __getitem__(self, number: int | slice) -> Task | Sequence[Task]:
+        if isinstance(number, slice):
+            return [self[n] for n in range(*number.indices(len(self)))]
+        name = self.names[number]
+        pairs = self._run.ledger.shard_pairs(name)
+        members = {image: self._rows[image] for pair in pairs for image in pair}
+        keys = tuple((members[a].feature_key, members[b].feature_key) for a, b in pairs)
+        files = {row.feature_key: self._paths[row.name] for row in members.values()}
+        return self._run.setup, Shard(name, keys), files
 
 
 def worker_count(requested: int | None, max_side: int) -> int:
@@ -154,6 +173,35 @@ def _pair_image(row: ImageRow) -> PairImage:
     return PairImage(row.id, row.name, position, row.state == "described")
 
 
+def _choice_stamp(
+    parts: Sequence[pairings.Part], images: Sequence[PairImage], keys: dict[int, str]
+) -> str:
+    """Return a text that changes with what the pairs depend on; empty for files of pairs."""
+    if any(part.name == "list" for part in parts):
+        return ""
+    rows = [(i.id, i.name, i.position, i.is_usable, keys[i.id]) for i in images]
+    texts = [(part.name, part.arguments) for part in parts]
+    return hashlib.sha256(json.dumps([texts, rows]).encode()).hexdigest()
+
+
+def _choose(
+    run: Run,
+    parts: Sequence[pairings.Part],
+    images: Sequence[PairImage],
+    keys: dict[int, str],
+    retriever: Retriever,
+    stamp: str,
+) -> None:
+    """Choose pairs and record what is new, no longer wanted, or wanted for other reasons."""
+    wanted, reasons = pairings.choose(images, parts, retriever)
+    known = run.ledger.pairs()
+    is_new, is_gone, changed = _compare(known, wanted, reasons)
+    run.ledger.forget_pairs(map(tuple, known[is_gone][:, :2].tolist()))
+    run.ledger.add_reasons(map(tuple, changed.tolist()))
+    rows = np.column_stack([wanted, reasons])[is_new]
+    run.ledger.plan([_named_shard(run.setup, group, keys) for group in _shards(rows)], stamp)
+
+
 def _drop_lost_shards(run: Run, keys: dict[int, str]) -> None:
     """Forget shards whose pairs have changed, and reopen those whose result is lost."""
     planned = {name for name, _ in run.ledger.shards("planned")}
@@ -189,11 +237,11 @@ def _code(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(pairs[:, 0] << 32 | pairs[:, 1])
 
 
-def _shards(rows: NDArray[np.int64]) -> Sequence[NDArray[np.int64]]:
+def _shards(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Divide rows (image0, image1, reasons) into shards."""
-    reason = dict(zip(_code(rows[:, :2]).tolist(), rows[:, 2].tolist(), strict=True))
+    code = _code(rows[:, :2])  # sorted, as the pairs are
     return [
-        np.column_stack([group, [reason[code] for code in _code(group).tolist()]])
+        np.column_stack([group, rows[np.searchsorted(code, _code(group)), 2]])
         for group in divide(rows[:, :2])
     ]
 
