@@ -26,6 +26,7 @@ from matchserve.cli.output import STANDARD_OUTPUT, say, write_json
 from matchserve.collections.cameras import CameraRule
 from matchserve.collections.collection import Collection
 from matchserve.collections.dry_run import estimate
+from matchserve.collections.parts import parse_part
 from matchserve.collections.progress import show
 from matchserve.collections.report import Report, make_report, summary
 from matchserve.matcher import Options
@@ -161,6 +162,13 @@ def match_folder(
     verify: Verify = defaults.VERIFY,
     workers: Workers = None,
     store: Store = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            help="Do one part of the work, e.g. 3/64 for number 3 of 0 to 63, so that several "
+            "machines can share it; then run once without this option."
+        ),
+    ] = None,
     dry_run: DryRun = False,
     json: JsonProgress = False,
     models_dir: ModelsDir = None,
@@ -182,6 +190,9 @@ def match_folder(
         say(escape(estimate(collection, pairs, workers).text()))
         return
     _announce_stop(output)
+    if part is not None:
+        show(collection.match(pairs, workers=workers, part=parse_part(part)), as_json=json)
+        return
     show(collection.match(pairs, workers=workers), as_json=json)
     report = make_report(collection)
     say(f"{escape(summary(report))}\n[bold]{escape(str(output))}[/]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pydantic import TypeAdapter
 from matchserve import defaults
 from matchserve.collections import stages
 from matchserve.collections.ledger import ImageRow, Ledger
+from matchserve.collections.parts import Part
 from matchserve.collections.pool import WorkerPool
 from matchserve.collections.progress import Step
 from matchserve.collections.retrieval import retriever_of
@@ -83,11 +85,8 @@ class Collection:
         """
         place = Workspace(Path(workspace))
         place.check_exists()
-        ledger = Ledger(place.ledger, is_read_only=True)
-        try:
+        with closing(Ledger(place.ledger, is_read_only=True)) as ledger:
             text = ledger.setup()
-        finally:
-            ledger.close()
         if text is None:
             raise MissingInput(f"{place.root} holds no images yet; run its command again")
         fields = json.loads(text)
@@ -101,8 +100,12 @@ class Collection:
             models_dir=None if models_dir is None else Path(models_dir),
         )
 
-    def match(self, pairs: str = "auto", *, workers: int | None = None) -> Iterator[Step]:
+    def match(
+        self, pairs: str = "auto", *, workers: int | None = None, part: Part | None = None
+    ) -> Iterator[Step]:
         """Describe all images and match the chosen pairs, as far as that was not done before.
+
+        With `part`, match only the shards of one part of a run on several machines.
 
         Raises:
             InvalidParameter: the specification of the pairs is wrong.
@@ -112,9 +115,10 @@ class Collection:
         """
         self.scan = scan(self.folder, exclude=self.workspace.root)
         pool = WorkerPool(stages.worker_count(workers, self.setup.options.max_side))
-        with self.workspace.locked(), self._ledger() as ledger, closing(pool):
+        place = replace(self.workspace, part=part)
+        with place.locked(), closing(Ledger(place.ledger)) as ledger, closing(pool):
             card = self._check_setup(ledger)
-            run = Run(ledger, self.setup, self.scan, pool)
+            run = Run(ledger, self.setup, self.scan, pool, part)
             self.counts = run.counts
             yield from stages.describe(run)
             yield from stages.plan(run, pairs, retriever_of(run, card))
@@ -122,7 +126,7 @@ class Collection:
 
     def images(self) -> list[ImageRow]:
         """Return the images that the last run found, in the order they were added."""
-        with self._ledger(is_read_only=True) as ledger:
+        with self._ledger() as ledger:
             return [row for row in ledger.images() if row.state != "gone"]
 
     def pairs(self) -> NDArray[np.int64]:
@@ -130,7 +134,7 @@ class Collection:
 
         Images are given by `ImageRow.id`. The last three are -1 until a pair was matched.
         """
-        with self._ledger(is_read_only=True) as ledger:
+        with self._ledger() as ledger:
             return ledger.pairs()
 
     def features(self, row: ImageRow) -> Features:
@@ -147,7 +151,7 @@ class Collection:
         Raises:
             StorageDamaged: a result is damaged; the same command makes it again.
         """
-        with self._ledger(is_read_only=True) as ledger:
+        with self._ledger() as ledger:
             rows = {row.id: row for row in ledger.images()}
             for shard, _ in ledger.shards("done"):
                 wanted = ledger.shard_pairs(shard)
@@ -162,7 +166,7 @@ class Collection:
         Raises:
             InvalidParameter: the pair was not matched in this order.
         """
-        with self._ledger(is_read_only=True) as ledger:
+        with self._ledger() as ledger:
             rows = {row.name: row for row in ledger.images()}
             if name0 not in rows or name1 not in rows:
                 raise InvalidParameter(f"{name0} or {name1} is not in the collection")
@@ -182,12 +186,10 @@ class Collection:
             raise StorageDamaged(f"{error.message}; run `collection match` again") from error
 
     @contextmanager
-    def _ledger(self, *, is_read_only: bool = False) -> Iterator[Ledger]:
-        ledger = Ledger(self.workspace.ledger, is_read_only=is_read_only)
-        try:
+    def _ledger(self) -> Iterator[Ledger]:
+        """Open the ledger to read."""
+        with closing(Ledger(self.workspace.ledger, is_read_only=True)) as ledger:
             yield ledger
-        finally:
-            ledger.close()
 
     def _check_setup(self, ledger: Ledger) -> ModelCard:
         """Record the model and options of a new workspace, or compare them with the recorded ones.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from matchserve.collections import pairs as pairings
 from matchserve.collections.ledger import ImageRow, Ledger
 from matchserve.collections.pairs.images import PairImage, Retriever
+from matchserve.collections.parts import Part
 from matchserve.collections.pool import Task, WorkerPool
 from matchserve.collections.progress import Meter, Step
 from matchserve.collections.scan import Scan
@@ -49,6 +50,7 @@ class Run:
     setup: Setup
     found: Scan
     pool: WorkerPool
+    part: Part | None = None
     counts: Counts = field(default_factory=Counts)
 
     @property
@@ -60,6 +62,8 @@ class Run:
 def describe(run: Run) -> Iterator[Step]:
     """Describe the images that are new, changed, or have lost their features."""
     todo = _images_to_describe(run)
+    if run.part is not None:
+        todo = run.part.own_first(todo)
     paths = run.paths
     meter = Meter("describe", len(run.found.images), len(run.found.images) - len(todo))
     yield meter.step()
@@ -93,10 +97,12 @@ def plan(run: Run, specification: str, retriever: Retriever) -> Iterator[Step]:
 
 def match(run: Run) -> Iterator[Step]:
     """Match the shards that have no result yet."""
+    tasks = _MatchTasks(run)
     total, done = run.ledger.pair_counts()
+    if run.part is not None:
+        total = done + sum(len(run.ledger.shard_pairs(name)) for name in tasks.names)
     meter = Meter("match", total, done)
     yield meter.step()
-    tasks = _MatchTasks(run)
     for number, receipt in run.pool.run(match_shard, tasks):
         run.ledger.set_matched(receipt, run.ledger.shard_pairs(tasks.names[number]))
         run.counts.matched += len(receipt.matches) if receipt.was_made else 0
@@ -111,7 +117,8 @@ class _MatchTasks(Sequence[Task]):
     """
 
     def __init__(self, run: Run) -> None:
-        self.names = [name for name, _ in run.ledger.shards("planned")]
+        names = [name for name, _ in run.ledger.shards("planned")]
+        self.names = [name for name in names if run.part is None or run.part.owns(name)]
         self._run = run
         self._rows = {row.id: row for row in run.ledger.images()}
         self._paths = run.paths

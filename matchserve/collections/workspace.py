@@ -8,20 +8,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from matchserve.collections.parts import Part
 from matchserve.errors import MissingInput, WorkspaceBusy
 from matchserve.files import remove_leftovers
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Paths of a workspace."""
+    """Paths of a workspace; each part of a run has a ledger and a lock of its own."""
 
     root: Path
+    part: Part | None = None
 
     @property
     def ledger(self) -> Path:
         """The SQLite database of images, pairs and shards."""
-        return self.root / "collection.db"
+        return self._own / "collection.db"
+
+    @property
+    def _own(self) -> Path:
+        return self.root if self.part is None else self.root / "parts" / self.part.name
 
     @property
     def features(self) -> Path:
@@ -56,20 +62,23 @@ class Workspace:
     def locked(self) -> Iterator[None]:
         """Keep other processes from working here, and remove what killed ones left.
 
+        Parts do not remove anything, because other parts may be writing.
+
         Raises:
             WorkspaceBusy: another process is working in this workspace.
             MissingInput: the folder cannot be created.
         """
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            file = (self.root / "lock").open("wb")
+            self._own.mkdir(parents=True, exist_ok=True)
+            file = (self._own / "lock").open("wb")
         except OSError as error:
             raise MissingInput(f"cannot write to {self.root}: {error.strerror}") from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise WorkspaceBusy(f"another process is working in {self.root}") from error
-            for folder in (self.root, self.matches, *self.features.glob("*")):
-                remove_leftovers(folder)
+                raise WorkspaceBusy(f"another process is working in {self._own}") from error
+            if self.part is None:
+                for folder in (self.root, self.matches, *self.features.glob("*")):
+                    remove_leftovers(folder)
             yield
