@@ -44,12 +44,24 @@ NOT_RUN = {
     ),
 }
 
+NOT_RUN |= {
+    "kubectl apply -f deploy/collection-job.yaml": "needs a cluster",
+    "matchserve collection match scenes/corner -o shared --part $SLURM_ARRAY_TASK_ID/64": (
+        "needs a SLURM array"
+    ),
+}
 NOT_RUN |= {step.command: "needs a GPU; see tests/gpu/checklist.py" for step in read_steps()}
 
 # Lines of README that are printed in the guide too are run there, once: training takes time.
 README, GUIDE = "README.md", "docs/guides/train.md"
 
-INSTEAD = {"make serve": "make -n serve"}
+INSTEAD = {
+    "make serve": "make -n serve",
+    # The photographs of the other commands show different things.
+    "matchserve reconstruct photos/ -o out/": (
+        "matchserve reconstruct scenes/corner -o out/ --max-keypoints 1000"
+    ),
+}
 
 TINY_DATA = "--set data.train.0.path=synthetic:1:80 --set data.validation.0.path=synthetic:2:40"
 TINY_RUN = "--set run.steps=4 --set run.batch=16 --set run.validate_every=4"
