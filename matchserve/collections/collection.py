@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from os import PathLike
@@ -102,7 +102,7 @@ class Collection:
 
     def match(
         self, pairs: str = "auto", *, workers: int | None = None, part: Part | None = None
-    ) -> Iterator[Step]:
+    ) -> Generator[Step, None, None]:
         """Describe all images and match the chosen pairs, as far as that was not done before.
 
         With `part`, match only the shards of one part of a run on several machines.

@@ -72,7 +72,7 @@ def pictures(tmp_path: Path, photograph: UInt8) -> Path:
 def test_the_commands_of_the_pages(
     pages: list[str], pictures: Path, walkthrough: Walkthrough
 ) -> None:
-    if {"docs/guides/patches.md", "docs/guides/collections.md"} & set(pages):
+    if {"README.md", "docs/guides/patches.md", "docs/guides/collections.md"} & set(pages):
         write_scene(pictures / "corner", 5)
         (pictures / "scenes").mkdir()
         (pictures / "corner" / "images").rename(pictures / "scenes" / "corner")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
 from matchserve.cli import main
 
@@ -12,7 +13,7 @@ left = int(sys.argv.pop(1))
 real_fsync = os.fsync
 
 
-def fsync(descriptor: int) -> None:
+def fsync(descriptor: Any) -> None:
     """Flush, unless this is the write to die in: then the temporary file stays behind."""
     global left
     left -= 1

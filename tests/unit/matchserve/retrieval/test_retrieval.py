@@ -21,7 +21,7 @@ Rows = np.ndarray
 
 def unit(rng: np.random.Generator, count: int, dim: int = 32) -> Rows:
     rows = rng.normal(size=(count, dim)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
 @pytest.fixture
