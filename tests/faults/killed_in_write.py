@@ -13,13 +13,13 @@ left = int(sys.argv.pop(1))
 real_fsync = os.fsync
 
 
-def fsync(descriptor: Any) -> None:
+def fsync(fd: Any) -> None:
     """Flush, unless this is the write to die in: then the temporary file stays behind."""
     global left
     left -= 1
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    real_fsync(descriptor)
+    real_fsync(fd)
 
 
 os.fsync = fsync
