@@ -131,3 +131,28 @@ def test_old_result_files_still_load(tmp_path: Path) -> None:
     assert "| model | FPR95 % | sharpness error |" in text
     assert "| a | 25.00 | 3.142 |" in text
     assert [c.figure for c in compare(read, "a", read, "b")] == ["fpr95"]
+
+
+def test_seeds_that_differ_widen_the_interval_over_groups() -> None:
+    rng = np.random.default_rng(1)
+    luck = np.array([-2.0, 0.5, 1.5])[:, None]
+    a = BASE + luck + rng.normal(0, 0.5, (3, 100))
+    b = BASE + 1.0 + luck[::-1] + rng.normal(0, 0.5, (3, 100))
+    several, single = bootstrap("correct", a, b, GROUPS), bootstrap("correct", a[1], b[1], GROUPS)
+    assert (several.seeds_a, several.seeds_b) == (3, 3)
+    assert several.difference == pytest.approx(1.0, abs=0.2)
+    # The gain of 1 is certain for one pair of runs, but not for what another seed would give.
+    assert single.verdict == "B is better"
+    assert several.verdict == "not distinguishable"
+    # Each method's mean over three seeds varies by about the deviation of the seeds / sqrt(3).
+    expected = 2 * 1.96 * np.sqrt(2 * luck.var() / 3)
+    assert several.group_high - several.group_low == pytest.approx(expected, rel=0.2)
+
+
+def test_models_of_a_study_are_seeds_of_one_method() -> None:
+    runs = {"a": BASE, "a-seed1": BASE + 1, "a-seedling": BASE + 50, "b": BASE + 3}
+    found = compare(result(**runs), "a", result(**runs), "b")[0]
+    assert (found.seeds_a, found.seeds_b) == (2, 1)
+    assert found.difference == pytest.approx(2.5)
+    text = to_markdown([found], "a", "b")
+    assert "seeds: 2 of A, 1 of B, resampled with the groups" in text
