@@ -102,15 +102,12 @@ def shard_path(folder: Path, shard: str) -> Path:
 def result_columns(result: MatchResult) -> dict[str, NDArray[Any]]:
     """Return what is stored of one pair, without the features of its images."""
     verification, count = result.verification, len(result.matches)
-    confidence = getattr(result.matches, "confidence", None)
-    refined = getattr(result, "refined", None)
-    xy1 = None if refined is None else refined.xy1
-    matrix = verification.matrix
-    scene = result.same_scene
+    xy1 = None if result.refined is None else result.refined.xy1
+    matrix, scene = verification.matrix, result.same_scene
     return {
         "rows": result.matches.pairs,
         "score": result.matches.score.astype(np.float16),
-        "confidence": _or_nan(confidence, (count,), np.float16),
+        "confidence": _or_nan(result.matches.confidence, (count,), np.float16),
         "xy1": _or_nan(xy1, (count, 2), np.float32),
         "inliers": verification.inliers,
         "kind": np.array([verification.kind], "U16"),

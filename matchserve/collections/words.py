@@ -10,7 +10,7 @@ import numpy as np
 
 from matchserve.collections.store import FeatureStore
 from matchserve.collections.work import Setup, load_features
-from matchserve.errors import StorageDamaged
+from matchserve.errors import ModelMismatch, StorageDamaged
 from matchserve.models.card import ModelCard
 from matchserve.models.registry import model_directory
 from matchserve.retrieval.asmk import Words, aggregate
@@ -34,7 +34,7 @@ def codebook_path(setup: Setup, keys: Sequence[tuple[str, Path]], card: ModelCar
     `keys` are the feature keys of images with their files.
     """
     directory = model_directory(setup.model, setup.models_dir)
-    if directory is not None and (directory / WORDS_FILE).is_file():
+    if directory is not None and _is_codebook_of(directory / WORDS_FILE, card):
         return directory / WORDS_FILE
     own = setup.matches.parent / "codebook.npz"
     if not own.is_file():
@@ -95,6 +95,17 @@ def words_path(setup: Setup, codebook: Path, key: str) -> Path:
     """Return the file of an image's words; another codebook has another folder."""
     folder = setup.matches.parent / "words" / _digest(codebook)
     return FeatureStore(folder).path(key)
+
+
+def _is_codebook_of(path: Path, card: ModelCard) -> bool:
+    """Return whether there is a codebook of this model; one of an older model is not used."""
+    if not path.is_file():
+        return False
+    try:
+        read_codebook(path, card.fingerprint)
+    except ModelMismatch:
+        return False
+    return True
 
 
 @functools.cache
