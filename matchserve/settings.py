@@ -6,6 +6,7 @@ texts, `/info` and the documentation take limits from here.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 from pathlib import Path
@@ -118,6 +119,12 @@ class Settings(BaseSettings):
     """Maximum time to finish admitted requests when the service shuts down."""
     max_connections: Positive = 1000
     """Maximum number of open connections per worker."""
+    max_connections_per_address: Positive | None = None
+    """Maximum number of open connections of one address per worker; by default a quarter of all.
+    Trusted proxies have no such limit."""
+    trusted_proxies: str = ""
+    """Addresses or networks of proxies, separated by commas, whose `X-Forwarded-For` header names
+    the client; by default no header is trusted."""
 
     api_keys: SecretStr | None = None
     """API keys, separated by commas. If there are any, requests to /v1 and /v2 need one."""
@@ -128,6 +135,13 @@ class Settings(BaseSettings):
     limit."""
     request_burst: Positive = 10
     """Number of requests that may exceed the rate at once."""
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, value: str) -> str:
+        for network in filter(None, (part.strip() for part in value.split(","))):
+            ipaddress.ip_network(network, strict=False)
+        return value
 
     @field_validator("working_side")
     @classmethod
@@ -179,6 +193,10 @@ class Settings(BaseSettings):
         """Return how patches are batched."""
         batch = self.batch_patches or CPU_BATCH
         return BatchPolicy(self.cpus(), batch, stuck_s=0.5 * self.deadline_s)
+
+    def proxies(self) -> tuple[str, ...]:
+        """Return the addresses and networks of trusted proxies."""
+        return tuple(filter(None, (part.strip() for part in self.trusted_proxies.split(","))))
 
     def keys(self) -> tuple[str, ...]:
         """Return the API keys of the variable and of the file.

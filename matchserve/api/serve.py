@@ -22,7 +22,7 @@ from uvicorn.supervisors import multiprocess
 
 from matchserve.api import logs
 from matchserve.api.app import create_app
-from matchserve.api.protocol import DeadlineProtocol, set_deadlines
+from matchserve.api.protocol import BoundedProtocol, ConnectionLimits, set_limits
 from matchserve.errors import MatchServeError, ModelError
 from matchserve.memory import share_heaps
 from matchserve.settings import Settings, load_settings, to_environment
@@ -177,13 +177,15 @@ def _config(settings: Settings, *, factory: bool) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         workers=settings.workers,
-        http=DeadlineProtocol,
+        http=BoundedProtocol,
         ws="none",
         loop="asyncio",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=bool(settings.proxies()),
+        forwarded_allow_ips=list(settings.proxies()),
         limit_concurrency=settings.max_connections,
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.drain_s,
@@ -193,7 +195,15 @@ def _config(settings: Settings, *, factory: bool) -> uvicorn.Config:
 
 def _prepare_process(settings: Settings) -> None:
     share_heaps(max(2, settings.cpus()))
-    set_deadlines(settings.receive_s, settings.send_s)
+    set_limits(
+        ConnectionLimits(
+            receive_s=settings.receive_s,
+            send_s=settings.send_s,
+            per_address=settings.max_connections_per_address
+            or max(1, settings.max_connections // 4),
+            trusted_proxies=settings.proxies(),
+        )
+    )
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 

@@ -419,7 +419,7 @@ HEAD = b"POST /v1/match HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\
         HEAD + b"Content-Length: -1\r\n\r\n",
         HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
         HEAD + b"Content-Length: abc\r\n\r\n",
-        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked, identity\r\n\r\n{}",
+        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
     ids=["long", "many", "negative", "two", "word", "both", "tls"],

@@ -1,0 +1,167 @@
+"""HTTP itself as a weapon: tiny chunks, two lengths, pipelined requests, many sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.security.watch import Watch
+from tests.server_process import ServerProcess, running_server
+
+HEAD = b"POST /v1/match HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def slow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("protocol")
+    with running_server(
+        folder, receive_s=2, send_s=1, keep_alive_s=1, default_model="rootsift"
+    ) as server:
+        yield server
+
+
+def open_connections(server: ServerProcess) -> int:
+    found = psutil.Process(server.process.pid).net_connections("tcp")
+    return sum(c.status == "ESTABLISHED" for c in found)
+
+
+def wait_until_closed(server: ServerProcess, limit_s: float) -> float:
+    start = time.monotonic()
+    while open_connections(server) and time.monotonic() - start < limit_s:
+        time.sleep(0.05)
+    left = [c for c in psutil.Process(server.process.pid).net_connections("tcp") if c.raddr]
+    assert not left, server.log()[-3000:]
+    return time.monotonic() - start
+
+
+def test_a_body_in_tiny_chunks_is_refused_and_closed(slow_server: ServerProcess) -> None:
+    answer = slow_server.raw(CHUNKED + b"1\r\na\r\n" * 200_000, timeout_s=30)
+    assert answer.split(b"\r\n")[0].startswith(b"HTTP/1.1 400") or not answer
+
+
+def test_tiny_chunks_do_not_stop_the_event_loop(slow_server: ServerProcess) -> None:
+    data = CHUNKED + b"1\r\na\r\n" * 300_000
+
+    def attack() -> None:
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                slow_server.raw(data, timeout_s=30)
+
+    with Watch(slow_server) as quiet:
+        time.sleep(2)
+    for _ in range(3):
+        with Watch(slow_server) as seen:
+            threads = [threading.Thread(target=attack) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        if seen.health_s <= max(0.2, 10 * quiet.health_s):
+            return
+    assert seen.health_s <= max(0.2, 10 * quiet.health_s)
+
+
+def test_ordinary_chunks_are_taken(slow_server: ServerProcess) -> None:
+    body = b'{"image0": "' + b"A" * 1_000_000 + b'"}'
+    pieces = (body[i : i + 1024] for i in range(0, len(body), 1024))
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{slow_server.url}/v1/match", content=pieces, headers=headers, timeout=30)
+    assert answer.status_code == 422
+    few = iter([b"{", b'"image0"', b":", b'""', b"}"])
+    answer = httpx.post(f"{slow_server.url}/v1/match", content=few, headers=headers, timeout=30)
+    assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_length_and_chunks_are_refused_and_closed(slow_server: ServerProcess, order: int) -> None:
+    lengths = [b"Content-Length: 6\r\n", b"Transfer-Encoding: chunked\r\n"]
+    request = HEAD + lengths[order] + lengths[1 - order] + b"\r\n0\r\n\r\n"
+    answer = slow_server.raw(request + GET, timeout_s=10)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1  # the connection is not used again
+    assert b"connection: close" in answer.lower()
+
+
+def test_a_half_request_behind_a_whole_one_is_closed(slow_server: ServerProcess) -> None:
+    half = HEAD + b"Content-Length: 1000\r\n\r\n{"
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            connection = socket.create_connection(("127.0.0.1", slow_server.port))
+            stack.enter_context(contextlib.closing(connection))
+            connection.sendall(GET + half)
+        wait_until_closed(slow_server, 15)  # the receive deadline is 2 s
+
+
+def test_half_a_head_behind_a_whole_request_is_closed(slow_server: ServerProcess) -> None:
+    with socket.create_connection(("127.0.0.1", slow_server.port)) as connection:
+        connection.sendall(GET + b"POST /v1/match HTTP/1.1\r\nHost")
+        wait_until_closed(slow_server, 15)
+
+
+def test_a_small_response_that_nobody_reads_is_dropped(slow_server: ServerProcess) -> None:
+    """Pipelined requests whose responses together stay below the transport's high-water mark."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.connect(("127.0.0.1", slow_server.port))
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 60)
+        wait_until_closed(slow_server, 20)
+
+
+def test_half_sent_requests_do_not_delay_a_shutdown(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(
+            running_server(tmp_path, receive_s=30, drain_s=20, default_model="rootsift")
+        )
+        for _ in range(50):
+            connection = socket.create_connection(("127.0.0.1", server.port))
+            stack.enter_context(contextlib.closing(connection))
+            connection.sendall(GET + HEAD + b"Content-Length: 1000\r\n\r\n{")
+        time.sleep(0.5)
+        start = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - start < 10
+
+
+def test_one_address_has_a_limited_number_of_connections(tmp_path: Path) -> None:
+    with (
+        running_server(
+            tmp_path, max_connections_per_address=10, default_model="rootsift"
+        ) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(40):
+            connection = socket.create_connection(("127.0.0.1", server.port))
+            stack.enter_context(contextlib.closing(connection))
+        time.sleep(0.5)
+        assert open_connections(server) <= 10
+        stack.close()
+        time.sleep(0.2)
+        assert httpx.get(f"{server.url}/healthz").status_code == 200
+
+
+def test_a_forwarded_address_counts_only_from_a_trusted_proxy(tmp_path: Path) -> None:
+    limited = {"requests_per_s": 0.001, "request_burst": 2, "default_model": "rootsift"}
+
+    def statuses(server: ServerProcess) -> list[int]:
+        return [
+            httpx.get(
+                f"{server.url}/v1/models", headers={"X-Forwarded-For": f"10.0.0.{n}"}
+            ).status_code
+            for n in range(4)
+        ]
+
+    with running_server(tmp_path, **limited) as server:
+        assert statuses(server) == [200, 200, 429, 429]
+    with running_server(tmp_path, trusted_proxies="127.0.0.0/8", **limited) as server:
+        assert statuses(server) == [200, 200, 200, 200]
