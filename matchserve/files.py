@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,28 @@ def read_file(path: Path, max_bytes: int = LIBRARY_LIMITS.max_image_bytes) -> by
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise MissingInput(f"cannot read {path}: {reason}") from error
+
+
+class FileTooLarge(OSError):
+    """The file has more bytes than may be read."""
+
+
+def read_regular_file(path: Path, max_bytes: int) -> bytes:
+    """Return the contents of a regular file; a device or a pipe could be read for ever.
+
+    Raises:
+        FileTooLarge: the file has more than `max_bytes`.
+        OSError: the file cannot be read, or is not a regular file.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise FileTooLarge(errno.EFBIG, f"more than {max_bytes} bytes", str(path))
+    return data
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ from matchserve import defaults
 from matchserve.engine.admission import Slots
 from matchserve.engine.batcher import BatchPolicy
 from matchserve.errors import InvalidParameter
+from matchserve.files import read_regular_file
 from matchserve.hardware import available_cpus, memory_limit_bytes
 from matchserve.limits import MIN_WORKING_SIDE, SERVICE_LIMITS, Limits
 from matchserve.models.execution import BUFFERS_PER_DEVICE, CPU_BATCH, DeviceOptions
@@ -32,6 +34,7 @@ _log = logging.getLogger(__name__)
 # Measured: finding keypoints needs about 0.24 GB per megapixel.
 BYTES_PER_MEGAPIXEL = 240_000_000
 MEMORY_SHARE = 0.6
+MAX_KEYS_BYTES = 1_000_000
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
@@ -129,7 +132,7 @@ class Settings(BaseSettings):
     api_keys: SecretStr | None = None
     """API keys, separated by commas. If there are any, requests to /v1 and /v2 need one."""
     api_keys_file: Path | None = None
-    """File with one API key per line."""
+    """File with one API key per line; lines that begin with `#` are comments."""
     requests_per_s: Annotated[float, Field(ge=0)] = 0.0
     """Maximum rate of requests per API key, or per address if there are no keys; 0 for no
     limit."""
@@ -199,18 +202,32 @@ class Settings(BaseSettings):
         return tuple(filter(None, (part.strip() for part in self.trusted_proxies.split(","))))
 
     def keys(self) -> tuple[str, ...]:
-        """Return the API keys of the variable and of the file.
+        """Return the API keys of the variable and of the file; lines with `#` are comments.
 
         Raises:
-            InvalidParameter: the file cannot be read.
+            InvalidParameter: the file cannot be read, or keys are asked for and there are none: a
+                service that is meant to be closed must not be open.
         """
-        text = self.api_keys.get_secret_value().replace(",", "\n") if self.api_keys else ""
-        if self.api_keys_file:
+        keys: list[str] = []
+        if self.api_keys is not None:
+            text = self.api_keys.get_secret_value()
+            keys += _nonempty(text.split(","), f"{PREFIX}API_KEYS")
+        if self.api_keys_file is not None:
             try:
-                text += "\n" + self.api_keys_file.read_text(encoding="utf-8")
-            except OSError as error:
-                raise InvalidParameter(f"cannot read {PREFIX}API_KEYS_FILE") from error
-        return tuple(line.strip() for line in text.splitlines() if line.strip())
+                text = read_regular_file(self.api_keys_file, MAX_KEYS_BYTES).decode("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or "not UTF-8 text"
+                raise InvalidParameter(f"cannot read {PREFIX}API_KEYS_FILE: {reason}") from error
+            lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+            keys += _nonempty(lines, f"{PREFIX}API_KEYS_FILE")
+        return tuple(keys)
+
+
+def _nonempty(texts: Iterable[str], name: str) -> list[str]:
+    keys = [text.strip() for text in texts if text.strip()]
+    if not keys:
+        raise InvalidParameter(f"{name} has no key; remove the setting to serve without keys")
+    return keys
 
 
 RENAMED = {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import multiprocessing.connection
 import os
 import resource
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -31,6 +33,8 @@ MAX_HEADER_BYTES = 65_536
 # The event loop waits for a busy thread this long before it may go on; 5 ms is the default.
 SWITCH_INTERVAL_S = 0.001
 EXIT_BIND = 1
+RETRY_MODEL_S = 10.0
+"""Time after which a worker that could not load the default model is started again."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +46,7 @@ def serve(settings: Settings) -> int:
         MatchServeError: it cannot serve with these settings.
     """
     logs.configure(settings.log_format)
+    settings.keys()  # an error here, not in each worker
     _raise_file_limit()
     if settings.workers > 1:
         return _serve_processes(settings)
@@ -90,7 +95,7 @@ class WorkerServer(DrainingServer):
 
 
 class DrainingProcess(multiprocess.Process):
-    """A worker that drains and ends as a single process does."""
+    """A worker that drains and ends as a single process does, and that ends with its parent."""
 
     @property
     def server(self) -> uvicorn.Server:
@@ -101,19 +106,56 @@ class DrainingProcess(multiprocess.Process):
 
     def target(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve, in the worker."""
+        threading.Thread(target=_end_with_parent, name="matchserve-parent", daemon=True).start()
         super().target(sockets)
         _leave(0)
+
+
+def _end_with_parent() -> None:
+    """Drain when the parent is gone: a new parent could not have the port otherwise."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class DrainingProcesses(multiprocess.Multiprocess):
     """The parent of several workers."""
 
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self._failed_at: dict[int, float] = {}
+
     def exit_code(self) -> int:
-        """How it ended: a second signal, a worker that cannot start, or as it should."""
+        """Return 0, or why it ended: a second signal, or workers that cannot start."""
         if self.signal_queue:
             return 128 + self.signal_queue[0]
-        has_failed = any(worker.exitcode == STARTUP_FAILURE for worker in self.processes)
+        failures = (STARTUP_FAILURE, ModelError.exit_code)
+        has_failed = any(worker.exitcode in failures for worker in self.processes)
         return ModelError.exit_code if has_failed else 0
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace dead workers; one that lacks its model is tried again later.
+
+        A worker without its default model would take requests that the others can serve.
+        """
+        lacking = [w.exitcode == ModelError.exit_code for w in self.processes]
+        if all(lacking):
+            _log.error("no worker can load the default model")
+            self.should_exit.set()
+            return
+        now = time.monotonic()
+        kept = list(self.processes)
+        for index, is_lacking in enumerate(lacking):
+            if is_lacking and now - self._failed_at.setdefault(index, now) >= RETRY_MODEL_S:
+                del self._failed_at[index]
+                lacking[index] = False
+        self.processes = [w for w, is_lacking in zip(kept, lacking, strict=True) if not is_lacking]
+        super().keep_subprocess_alive()
+        replaced = iter(self.processes)
+        self.processes = [
+            w if is_lacking else next(replaced) for w, is_lacking in zip(kept, lacking, strict=True)
+        ]
 
     def join_all(self) -> None:
         """Wait for the workers to drain; a second signal ends them at once."""
@@ -131,7 +173,13 @@ def worker_app() -> FastAPI:
     logs.configure(settings.log_format)
     _prepare_process(settings)
     try:
-        return create_app(settings)
+        app = create_app(settings)
+        app.state.service.model("")
+        return app
+    except ModelError as error:
+        _log.error("this worker does not serve: %s", error.message)
+        _leave(error.exit_code)
+        raise
     except MatchServeError as error:
         # The next worker would fail the same way: this code tells the parent to give up.
         _log.error("cannot serve: %s", error.message)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
@@ -119,6 +119,7 @@ class Service:
         """
         deadline: Deadline = request.state.deadline
         parsed = asyncio.ensure_future(self.run_in_thread(work, *args, **kwargs))
+        parsed.add_done_callback(_retrieve)
         try:
             return await asyncio.wait_for(parsed, deadline.remaining_s())
         except TimeoutError as error:
@@ -134,7 +135,9 @@ class Service:
         """
         deadline: Deadline = request.state.deadline
         task = asyncio.ensure_future(self._admitted(request, megapixels, deadline, work))
+        task.add_done_callback(_retrieve)
         departure = asyncio.ensure_future(_departure(request))
+        departure.add_done_callback(_retrieve)
         try:
             await asyncio.wait({task, departure}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -160,6 +163,7 @@ class Service:
             probe = self.model("").probe
             loop = asyncio.get_running_loop()
             self._probing = loop.run_in_executor(self._prober, probe, PROBE_TIMEOUT_S)
+            self._probing.add_done_callback(_retrieve)
         await asyncio.shield(self._probing)
 
     async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -233,6 +237,12 @@ class Service:
     def _queue_depth(self) -> float:
         models = [m for m in self.models.values() if isinstance(m, ServedModel)]
         return sum(model.batcher.depth for model in models)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Mark an error as seen: nobody asks for it once the client has left."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def _departure(request: Request) -> None:

@@ -14,7 +14,7 @@ from matchserve import bench as benchmark
 from matchserve import defaults
 from matchserve import doctor as doctor_module
 from matchserve.cli.options import JsonFile, MaxKeypoints, ModelsDir, ProviderOption
-from matchserve.cli.output import STANDARD_OUTPUT, print_bench, write_json
+from matchserve.cli.output import STANDARD_OUTPUT, print_bench, printable, write_json
 from matchserve.errors import InvalidParameter, ModelError
 from matchserve.files import read_file
 from matchserve.models.registry import list_models
@@ -40,10 +40,12 @@ def models(
     for name, card in cards_by_name.items():
         mark = f"{name} (default)" if name == defaults.MODEL else name
         if isinstance(card, ModelError):
-            table.add_row(mark, "-", "-", "-", f"[red]{escape(card.message)}[/]", "-")
+            cause = escape(printable(card.message))
+            table.add_row(mark, "-", "-", "-", f"[red]{cause}[/]", "-")
         else:
             side = f"{card.patch.magnification:g}"
-            table.add_row(mark, card.kind, str(card.dim), side, card.method, card.licence)
+            texts = (escape(printable(text)) for text in (card.method, card.licence))
+            table.add_row(mark, card.kind, str(card.dim), side, *texts)
     Console().print(table)
 
 

@@ -29,6 +29,11 @@ def check_outputs(paths: Sequence[Path | None], *, picture: Path | None = None) 
         raise InvalidParameter(f"pictures are PNG: name it {picture.with_suffix('.png')}")
 
 
+def printable(text: str) -> str:
+    """Replace control characters, which could change the terminal, by a question mark."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
 def write(path: Path, data: bytes) -> None:
     """Write a result to a file, or to standard output for `-`.
 

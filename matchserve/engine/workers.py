@@ -7,14 +7,33 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+import cv2
+
 from matchserve.clock import Deadline
 from matchserve.engine.admission import Slot
-from matchserve.errors import DeadlineExceeded
+from matchserve.errors import DeadlineExceeded, ImageTooLarge
 
 T = TypeVar("T")
 
 # Each stage checks the deadline and raises a more precise error. This extra time lets it do so.
 GRACE_S = 0.5
+
+
+def _with_typed_memory_errors(work: Callable[[], T]) -> T:
+    """Run `work`; the libraries report a lack of memory in three ways.
+
+    Raises:
+        ImageTooLarge: there was not enough memory.
+    """
+    try:
+        return work()
+    except MemoryError as error:
+        raise ImageTooLarge("the images do not fit in memory") from error
+    except (cv2.error, RuntimeError) as error:
+        is_memory = getattr(error, "code", 0) == cv2.Error.StsNoMem or "bad_alloc" in str(error)
+        if not is_memory:
+            raise
+        raise ImageTooLarge("the images do not fit in memory") from error
 
 
 async def run_in_slot(
@@ -26,7 +45,7 @@ async def run_in_slot(
         DeadlineExceeded: the work did not end in time; it keeps its slot until it ends.
     """
     loop = asyncio.get_running_loop()
-    future = executor.submit(work)
+    future = executor.submit(_with_typed_memory_errors, work)
 
     def ended(_: Future[T]) -> None:
         if not loop.is_closed():

@@ -14,7 +14,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from matchserve.errors import MatchServeError, ModelCorrupt, ModelMissing
-from matchserve.files import write_text_whole
+from matchserve.files import read_regular_file, write_text_whole
 from matchserve.models.calibration import Calibration
 from matchserve.models.confidence import Confidence, read_confidence
 from matchserve.types import DescriptorKind, PatchSpec
@@ -22,6 +22,7 @@ from matchserve.types import DescriptorKind, PatchSpec
 CARD_FILE = "card.json"
 MODEL_FILE = "model.onnx"
 GOLDEN_FILE = "golden.npz"
+MAX_CARD_BYTES = 4_000_000
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
@@ -82,7 +83,7 @@ def read_card(directory: Path) -> ModelCard:
     """
     path = directory / CARD_FILE
     try:
-        text = path.read_bytes()
+        text = read_regular_file(path, MAX_CARD_BYTES)
     except OSError as error:
         raise ModelMissing(f"model {directory.name!r} has no readable {CARD_FILE}") from error
     try:

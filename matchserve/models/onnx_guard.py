@@ -1,59 +1,111 @@
-"""Refuses an ONNX file that keeps its weights elsewhere, before ONNX Runtime opens anything.
+"""Check an ONNX file before ONNX Runtime opens it: no external files, loops or custom operators.
 
-External data lets a model file name any path on the machine. This walks the protobuf wire format
-along the few fields that can hold a tensor and looks for one that is stored outside.
+External data lets a model file name any path on the machine, and a loop may never end. This walks
+the protobuf wire format along the few fields that matter. It is stricter than protobuf where
+parsers differ: ONNX Runtime truncates a tag to 32 bits, so a longer one is another field to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from matchserve.errors import ModelCorrupt
 
-# Message -> {field number: message inside}, from onnx.proto: only the ways to a TensorProto.
+OPERATORS = frozenset(
+    """Abs Add AveragePool BatchNormalization Cast Clip Concat Constant Conv DequantizeLinear Div
+    Dropout Elu Equal Erf Exp Flatten Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
+    GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization
+    LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization MatMul Max MaxPool
+    Mean Min Mul Neg Not Pow PRelu QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceMax
+    ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu Reshape Round Shape Sigmoid Sign Slice
+    Softmax Softplus Split Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where""".split()  # noqa: SIM905  a list of strings would fill the screen
+)
+"""Operators that a descriptor network may use: none that loops, branches or repeats its input."""
+
+_STANDARD_DOMAINS = (b"", b"ai.onnx")
+
+# Message -> {field number: message inside}, from onnx.proto: only the ways to nodes and tensors.
 _FIELDS: dict[str, dict[int, str]] = {
-    "model": {7: "graph", 20: "training", 25: "function"},
-    "training": {1: "graph", 2: "graph"},
-    "function": {7: "node", 11: "attribute"},
+    "model": {7: "graph"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
     "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "attribute": {5: "tensor", 10: "tensor", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
 }
-_EXTERNAL_DATA, _DATA_LOCATION = 13, 14
-_MAX_DEPTH = 64
+_REFUSED: dict[str, dict[int, str]] = {
+    "model": {20: "training information", 25: "functions"},
+    "attribute": {6: "graphs inside of nodes", 11: "graphs inside of nodes"},
+    "tensor": {13: "tensors in external files"},
+}
+_DIMENSIONS, _DATA_LOCATION = 1, 14
+_OPERATOR, _DOMAIN = 4, 7
+_MAX_FIELD_NUMBER = (1 << 29) - 1
+_UINT32 = (1 << 32) - 1
 
 
-def refuse_external_data(model: bytes) -> None:
-    """Raise if any tensor of the serialised model is stored outside it.
+def check_model(model: bytes) -> None:
+    """Refuse a serialised model that may read files, run for ever or allocate without bound.
 
     Raises:
-        ModelCorrupt: external data, or bytes that are not a protobuf message.
+        ModelCorrupt: the model is refused, or is not a valid protobuf message.
     """
     try:
-        _walk(memoryview(model), "model", 0)
+        _walk(memoryview(model), "model", max_elements=8 * len(model))
     except (IndexError, RecursionError) as error:
         raise ModelCorrupt("the model file is not a valid ONNX message") from error
 
 
-def _walk(message: memoryview, kind: str, depth: int) -> None:
-    if depth > _MAX_DEPTH:
-        raise ModelCorrupt("the model's graphs are nested too deeply")
-    inside = _FIELDS.get(kind, {})
+def _walk(message: memoryview, kind: str, max_elements: int) -> None:
+    dimensions: list[int] = []
     for number, value in _fields(message):
-        if kind == "tensor":
-            if number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value == 1):
-                raise ModelCorrupt("the model keeps tensors in external files; that is refused")
-        elif number in inside and isinstance(value, memoryview):
-            _walk(value, inside[number], depth + 1)
+        if number in _REFUSED.get(kind, {}):
+            raise ModelCorrupt(f"the model has {_REFUSED[kind][number]}; that is refused")
+        if kind == "node":
+            _check_node_field(number, value)
+        elif kind == "tensor":
+            dimensions += _tensor_dimensions(number, value)
+        inside = _FIELDS.get(kind, {}).get(number)
+        if inside is not None and isinstance(value, memoryview):
+            _walk(value, inside, max_elements)
+    if kind == "tensor" and prod(dimensions) > max_elements:
+        raise ModelCorrupt("a tensor of the model declares more values than the file can hold")
+
+
+def _check_node_field(number: int, value: memoryview | int) -> None:
+    text = value.tobytes() if isinstance(value, memoryview) else b""
+    if number == _OPERATOR and text.decode("ascii", "replace") not in OPERATORS:
+        name = text[:40].decode("ascii", "backslashreplace")
+        raise ModelCorrupt(f"the model uses the operator {name!r}, which is not allowed")
+    if number == _DOMAIN and text not in _STANDARD_DOMAINS:
+        raise ModelCorrupt("the model uses operators outside of the ONNX standard")
+
+
+def _tensor_dimensions(number: int, value: memoryview | int) -> list[int]:
+    """Return the dimensions in one field of a tensor: one number, or several in a packed field."""
+    if number == _DATA_LOCATION and (not isinstance(value, int) or value & _UINT32):
+        raise ModelCorrupt("the model has tensors in external files; that is refused")
+    if number != _DIMENSIONS:
+        return []
+    if isinstance(value, int):
+        return [value]
+    dimensions, position = [], 0
+    while position < len(value):
+        dimension, position = _varint(value, position)
+        dimensions.append(dimension)
+    return dimensions
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """The (field number, value) pairs of one protobuf message."""
+    """Yield the (field number, value) pairs of one protobuf message."""
     position = 0
     while position < len(message):
+        start = position
         key, position = _varint(message, position)
         number, wire = key >> 3, key & 7
+        # A tag of more than 32 bits, or in more bytes than it needs, may be read in two ways.
+        if not 1 <= number <= _MAX_FIELD_NUMBER or position - start != _varint_length(key):
+            raise IndexError("a field number is out of range")
         if wire == 0:
             value, position = _varint(message, position)
             yield number, value
@@ -80,3 +132,7 @@ def _varint(message: memoryview, position: int) -> tuple[int, int]:
             return value, position
         shift += 7
     raise IndexError("a number is too long")
+
+
+def _varint_length(value: int) -> int:
+    return max(1, -(-value.bit_length() // 7))

@@ -19,6 +19,7 @@ from matchserve.errors import (
     ModelMismatch,
     ModelMissing,
 )
+from matchserve.files import FileTooLarge, read_regular_file
 from matchserve.hardware import available_cpus
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, read_card
 from matchserve.models.execution import (
@@ -32,7 +33,7 @@ from matchserve.models.execution import (
     Signature,
     default_batch,
 )
-from matchserve.models.onnx_guard import refuse_external_data
+from matchserve.models.onnx_guard import check_model
 from matchserve.models.providers import PROVIDERS, Placement, start_session
 from matchserve.types import Image, Keypoints, UInt8, is_unit_length
 from matchserve.vision.patches import crop
@@ -66,7 +67,7 @@ class OnnxDescriptor:
         self.card: ModelCard = read_card(directory)
         self.threads = threads or available_cpus()
         model = _verified_bytes(directory, MODEL_FILE, self.card.sha256)
-        refuse_external_data(model)
+        check_model(model)
         devices = devices or DeviceOptions()
         self._session, *others = self._open_sessions(model, provider, devices)
         self.provider: str = self._session.get_providers()[0]
@@ -197,9 +198,11 @@ def sha256_hex(data: bytes) -> str:
 def _verified_bytes(directory: Path, name: str, expected: str | None) -> bytes:
     path = directory / name
     try:
-        if path.stat().st_size > MAX_MODEL_BYTES:
-            raise ModelCorrupt(f"{directory.name}/{name} is larger than {MAX_MODEL_BYTES} bytes")
-        data = path.read_bytes()
+        data = read_regular_file(path, MAX_MODEL_BYTES)
+    except FileTooLarge as error:
+        raise ModelCorrupt(
+            f"{directory.name}/{name} is larger than {MAX_MODEL_BYTES} bytes"
+        ) from error
     except OSError as error:
         raise ModelMissing(f"model {directory.name!r} has no readable {name}") from error
     if expected is None or sha256_hex(data) != expected:

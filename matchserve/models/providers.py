@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,8 @@ def import_onnxruntime() -> Any:
     Raises:
         ProviderUnavailable: neither is installed.
     """
+    # ONNX Runtime would write a device id below the home directory, and send usage data.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:

@@ -24,6 +24,7 @@ from matchserve.api.serve import DrainingServer, WorkerServer
 from matchserve.pattern import generate_pair
 from matchserve.settings import Settings
 from tests.conftest import encoded
+from tests.security import corpus
 from tests.server_process import ServerProcess, running_server
 from tests.tiny_models import write_tiny_model
 
@@ -260,3 +261,70 @@ def wait_for_starts(server: ServerProcess, count: int) -> float:
         assert time.monotonic() - start < 30, "the worker was not replaced"
         time.sleep(0.05)
     return time.monotonic() - start
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    with running_server(tmp_path, workers=2, default_model="rootsift") as server:
+        wait_for_starts(server, 2)
+        below = psutil.Process(server.process.pid).children(recursive=True)
+        server.process.kill()
+        _, alive = psutil.wait_procs(below, timeout=20)
+        assert not alive
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{server.url}/healthz", timeout=5)
+
+
+def test_a_worker_without_its_model_takes_no_requests(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "models" / "tiny")
+    with running_server(
+        tmp_path, workers=2, models_dir=tmp_path / "models", default_model="tiny"
+    ) as server:
+        wait_for_starts(server, 2)
+        whole = (model / "model.onnx").read_bytes()
+        (model / "model.onnx").write_bytes(whole[:100])
+        listening(server)[0].kill()
+        end = time.monotonic() + 30
+        while "does not serve" not in server.log():
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        statuses = [httpx.get(f"{server.url}/readyz", timeout=30).status_code for _ in range(30)]
+        assert statuses == [200] * 30
+        (model / "model.onnx").write_bytes(whole)
+        wait_for_starts(server, 3)
+
+
+def test_workers_that_all_lack_the_model_end_with_its_exit_code(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "models" / "tiny")
+    (model / "model.onnx").write_bytes(b"")
+    server = ServerProcess(
+        tmp_path / "log", workers=2, models_dir=tmp_path / "models", default_model="tiny"
+    )
+    try:
+        assert server.process.wait(60) == 78
+    finally:
+        server.stop()
+    assert "Traceback" not in server.log()
+
+
+def test_a_request_longer_than_the_drain_ends_on_time(tmp_path: Path) -> None:
+    """D-3: the service ends when its drain time is over, whatever still runs."""
+    slow = corpus.scans_jpeg(99)
+    with running_server(tmp_path, drain_s=1, deadline_s=60, default_model="rootsift") as server:
+        pool = concurrent.futures.ThreadPoolExecutor(2)
+        files = {"image0": slow, "image1": slow}
+        asked = [
+            pool.submit(httpx.post, f"{server.url}/v1/match", files=files, timeout=90)
+            for _ in range(2)
+        ]
+        while in_flight(server) < 2 and not any(a.done() for a in asked):
+            time.sleep(0.01)
+        below = psutil.Process(server.process.pid).children(recursive=True)
+        server.process.send_signal(signal.SIGTERM)
+        start = time.monotonic()
+        assert server.process.wait(30) == 0
+        assert time.monotonic() - start < 10
+        for answer in asked:
+            with contextlib.suppress(httpx.TransportError):
+                assert answer.result().status_code in (200, 503)
+        _, alive = psutil.wait_procs(below, timeout=5)
+        assert not alive

@@ -105,7 +105,10 @@ def test_bodies_that_do_not_come_take_no_slots(tmp_path: Path) -> None:
 def test_four_hundred_slow_sockets_with_the_default_deadline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with running_server(tmp_path, cache_bytes=0) as server, Honest(server) as honest:
+    with (
+        running_server(tmp_path, cache_bytes=0, max_connections_per_address=1000) as server,
+        Honest(server) as honest,
+    ):
         seconds = seconds_until_all_are_closed(server, 400, 40)
     with capsys.disabled():
         print(  # noqa: T201

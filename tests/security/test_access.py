@@ -77,7 +77,9 @@ def test_keys_and_line_breaks_never_reach_the_log(locked: ServerProcess) -> None
     assert "bad-secret" not in log
     assert KEY not in log
     lines = [json.loads(line) for line in log.strip().split("\n")]
-    assert sum(line.get("status") == 401 for line in lines) >= 1000
+    refused = [line.get("status") for line in lines]
+    assert refused.count(401) + refused.count(429) >= 1000
+    assert refused.count(429) > 500  # wrong keys are throttled
     injected = [line for line in lines if "injected" in str(line.get("path"))]
     assert len(injected) == 1
 
