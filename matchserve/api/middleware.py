@@ -1,7 +1,8 @@
-"""Around every request: an id, a log line, counters, safe headers, and no traceback outside."""
+"""Wrap every request: add an id, a log line, counters and safe headers, and hide tracebacks."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -16,7 +17,7 @@ from matchserve.api.errors import HeadersTooLarge, problem_response
 from matchserve.api.logs import ACCESS
 from matchserve.api.metrics import Metrics
 from matchserve.clock import ClientDeparted
-from matchserve.errors import MatchServeError
+from matchserve.errors import MatchServeError, ShuttingDown
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -40,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class RequestContext:
-    """The outermost middleware."""
+    """The outermost middleware; it sees every request and every response."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -71,6 +72,12 @@ class RequestContext:
                 await problem(scope, receive, send_with_headers)
                 return
             await self.app(scope, receive, send_with_headers)
+        except asyncio.CancelledError:
+            # uvicorn cancels what still runs when the drain time is over, and would send a 500.
+            if status:
+                raise
+            problem = problem_response(ShuttingDown("the service is shutting down"), request)
+            await problem(scope, receive, send_with_headers)
         except Exception:
             _log.exception("unexpected error", extra={"request_id": request_id})
             if status:
@@ -100,7 +107,7 @@ class RequestContext:
 
 
 def _has_too_many_headers(scope: Scope) -> bool:
-    """uvicorn bounds only headers that come in pieces, not those that come at once."""
+    """Check the headers: uvicorn bounds only those that come in pieces, not all at once."""
     headers = scope["headers"]
     size = sum(len(name) + len(value) for name, value in headers)
     return len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES
