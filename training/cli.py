@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -146,3 +147,8 @@ def main() -> None:
     except MatchServeError as error:
         sys.stderr.write(f"error: {error.message}\n")
         sys.exit(error.exit_code)
+    except OSError as error:
+        # A full disk or a folder without permission: nothing complete is lost.
+        place = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"error: {place}{error.strerror or error}\n")
+        sys.exit(os.EX_IOERR)

@@ -6,6 +6,7 @@ MatchServeError
     ├── DataError            a patch store or another input file is missing or not as expected
     ├── CheckpointError      weights are missing, damaged or belong to another recipe
     ├── NonFiniteLoss        the loss became NaN or infinite; names the saved batch
+    ├── RunBusy              another process is training the same run
     └── ExportRefused        the exported model differs from the trained network
 """
 
@@ -42,6 +43,12 @@ class NonFiniteLoss(TrainingError):
     """Training stopped because the loss or a gradient is not finite."""
 
     code, exit_code = "non_finite_loss", 70
+
+
+class RunBusy(TrainingError):
+    """Another process is writing to the run."""
+
+    code, exit_code = "run_busy", 75
 
 
 class ExportRefused(TrainingError):

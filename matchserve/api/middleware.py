@@ -53,39 +53,12 @@ class RequestContext:
             await self.app(scope, receive, send)
             return
         start = time.perf_counter()
-        request = Request(scope, receive)
-        sent_id = request.headers.get("x-request-id", "")
-        request_id = sent_id if REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
-        status = 0
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                _complete(MutableHeaders(scope=message), request_id)
-            await send(message)
-
+        exchange = _Exchange(scope, receive, send)
         try:
-            if _has_too_many_headers(scope):
-                problem = problem_response(HeadersTooLarge("the headers are too large"), request)
-                await problem(scope, receive, send_with_headers)
-                return
-            await self.app(scope, receive, send_with_headers)
-        except asyncio.CancelledError:
-            # uvicorn cancels what still runs when the drain time is over, and would send a 500.
-            if status:
-                raise
-            problem = problem_response(ShuttingDown("the service is shutting down"), request)
-            await problem(scope, receive, send_with_headers)
-        except Exception:
-            _log.exception("unexpected error", extra={"request_id": request_id})
-            if status:
-                raise
-            problem = problem_response(MatchServeError("something went wrong here"), request)
-            await problem(scope, receive, send_with_headers)
+            await exchange.run(self.app)
         finally:
-            self._count(scope, status or ClientDeparted.status, time.perf_counter() - start)
+            status = exchange.status or ClientDeparted.status
+            self._count(scope, status, time.perf_counter() - start)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
@@ -104,6 +77,46 @@ class RequestContext:
             "code": scope["state"].get("problem", ""),
         }
         _access.log(logging.DEBUG if quiet else logging.INFO, "request", extra=fields)
+
+
+class _Exchange:
+    """One request and its response; `status` is 0 until the response begins."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.status = 0
+        self._scope, self._receive, self._send = scope, receive, send
+        self._request = Request(scope, receive)
+        sent_id = self._request.headers.get("x-request-id", "")
+        self._id = sent_id if REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = self._id
+
+    async def run(self, app: ASGIApp) -> None:
+        """Serve the request; an error becomes a response if none has begun."""
+        try:
+            if _has_too_many_headers(self._scope):
+                await self._refuse(HeadersTooLarge("the headers are too large"))
+            else:
+                await app(self._scope, self._receive, self._send_with_headers)
+        except asyncio.CancelledError:
+            # uvicorn cancels what still runs when the drain time is over, and would send a 500.
+            if self.status:
+                raise
+            await self._refuse(ShuttingDown("the service is shutting down"))
+        except Exception:
+            _log.exception("unexpected error", extra={"request_id": self._id})
+            if self.status:
+                raise
+            await self._refuse(MatchServeError("something went wrong here"))
+
+    async def _send_with_headers(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            _complete(MutableHeaders(scope=message), self._id)
+        await self._send(message)
+
+    async def _refuse(self, error: MatchServeError) -> None:
+        response = problem_response(error, self._request)
+        await response(self._scope, self._receive, self._send_with_headers)
 
 
 def _has_too_many_headers(scope: Scope) -> bool:

@@ -126,7 +126,7 @@ def test_few_descriptors_make_few_log_lines(tmp_path: Path) -> None:
 def test_lack_of_memory_is_413(error: Exception) -> None:
     """D-8."""
     if isinstance(error, cv2.error):
-        error.code = cv2.Error.StsNoMem  # type: ignore[attr-defined]
+        error.code = cv2.Error.StsNoMem
 
     def work() -> None:
         raise error

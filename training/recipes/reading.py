@@ -129,6 +129,8 @@ def read_toml(path: Path) -> tuple[dict[str, Any], RecipeFile]:
         raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise RecipeError(f"{path}: nested too deeply") from error
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

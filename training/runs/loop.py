@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from training.runs.batches import ahead
 from training.runs.checkpoint import Checkpoints, write_tensors
 from training.runs.directory import FINAL_FILE, FINISHED_FILE
 from training.runs.kept import keep_best, keep_by_step
+from training.runs.lock import only_writer
 from training.runs.report import Pace, Reporter
 from training.runs.run import Run, open_run
 from training.runs.schedule import learning_rate
@@ -30,8 +32,13 @@ def train(run_dir: Path, run: Run | None = None) -> Path:
     Raises:
         NonFiniteLoss: the loss or a gradient is not finite; the batch is saved in the run.
         CheckpointError: there are checkpoints, but none can be read.
+        RunBusy: another process is training this run.
     """
-    run = run or open_run(run_dir)
+    with only_writer(run_dir) if distributed.rank() == 0 else nullcontext():
+        return _train(run_dir, run or open_run(run_dir))
+
+
+def _train(run_dir: Path, run: Run) -> Path:
     state, recipe, steps = run.state, run.recipe, run.recipe.run.steps
     checkpoints = Checkpoints(run_dir / "checkpoints")
     first = state.step

@@ -51,6 +51,9 @@ else:
 EXECUTION = ("threads", "device", "compile", "log_every", "keep_every")
 # Of these, the keys that older recipes do not have.
 _ADDED = ("keep_every",)
+NAME_PATTERN = r"^[^./\\\x00-\x1f][^/\x00-\x1f]{0,99}$"
+"""A name is part of the name of the run's directory, so it must not lead elsewhere."""
+
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -110,7 +113,7 @@ class Recipe(Options):
     `init_from` is a run, a weights file or a model directory to start from, for fine-tuning.
     """
 
-    name: str
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
     seed: NonNegativeInt = 0
     init_from: str = ""
     network: NetworkOptions = NetworkOptions()

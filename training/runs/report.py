@@ -45,7 +45,9 @@ class Reporter:
         if not self.is_active:
             return self
         path = self.run_dir / LOG_FILE
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = (
+            path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        )
         kept = [line for line in lines if 0 <= _step_of(line) <= self.first]
         write_text_whole(path, "".join(f"{line}\n" for line in kept))
         self._log = path.open("a", encoding="utf-8")
@@ -141,7 +143,7 @@ def _step_of(line: str) -> int:
     # A killed process can leave an incomplete last line, which is ignored.
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return -1
 
 

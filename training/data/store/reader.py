@@ -7,7 +7,8 @@ A store is a directory:
     scenes.npy      int32   (C,)        scene of each class, an index into store.json "scenes"
     sources.npy     int32   (P,)        image of each patch, an index into store.json "images"
     keypoints.npy   float32 (P, 4)      x, y, sigma, angle in that image; NaN if unknown
-    store.json      format_version, patch_spec, scenes, images, made_by, notes, counts, digest
+    store.json      format_version, patch_spec, scenes, images, made_by, notes, counts, digest,
+                    blocks: a checksum for each megabyte of patches.npy
 
 `digest` is the SHA-256 of `patches.npy` followed by `offsets.npy`.
 """
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter
 from matchserve.types import Float32, Int32, PatchSpec, UInt8
+from training.data.store.blocks import BlockChecksums
 from training.errors import DataError
 
 FORMAT_VERSION = 1
@@ -55,6 +57,7 @@ class PatchStore:
     digest: str
     made_by: str
     classes: Int64
+    blocks: BlockChecksums | None = None
 
     @classmethod
     def open(cls, path: Path | str) -> PatchStore:
@@ -83,6 +86,7 @@ class PatchStore:
             digest=str(head["digest"]),
             made_by=str(head["made_by"]),
             classes=np.arange(classes, dtype=np.int64),
+            blocks=BlockChecksums.from_json(directory / PATCHES_FILE, head),
         )
         _check_names(store)
         return store
@@ -108,8 +112,17 @@ class PatchStore:
         return int(self.class_sizes.sum())
 
     def patches(self, indices: NDArray[np.integer[Any]]) -> UInt8:
-        """Return the patches at `indices`, uint8 (N, 1, S, S), in that order."""
-        rows: UInt8 = self.pixels[np.asarray(indices).ravel()]
+        """Return the patches at `indices`, uint8 (N, 1, S, S), in that order.
+
+        Raises:
+            DataError: the file is damaged where the patches are.
+        """
+        places = np.asarray(indices, np.int64).ravel()
+        if self.blocks is not None and len(places):
+            length = self.spec.size * self.spec.size
+            header = self.blocks.path.stat().st_size - self.pixels.nbytes
+            self.blocks.check(header + places % len(self.pixels) * length, length)
+        rows: UInt8 = self.pixels[places]
         return rows[:, None]
 
     def select_classes(self, mask: NDArray[np.bool_]) -> PatchStore:

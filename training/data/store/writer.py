@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from matchserve.errors import InvalidParameter
 from matchserve.files import WholeDirectory
 from matchserve.types import PatchSpec, UInt8
+from training.data.store.blocks import block_checksums
 from training.data.store.reader import (
     FORMAT_VERSION,
     JSON_FILE,
@@ -170,6 +171,7 @@ class StoreWriter:
                 "images": len(self._images),
             },
             "digest": self._digest(),
+            "blocks": block_checksums(self._temp / PATCHES_FILE),
         }
         text = json.dumps(head, indent=1, ensure_ascii=False)
         (self._temp / JSON_FILE).write_text(text, encoding="utf-8")

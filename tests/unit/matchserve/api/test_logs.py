@@ -23,23 +23,34 @@ def record(name: str = "x", line: int = 1) -> logging.LogRecord:
 def test_a_reader_that_is_gone_blocks_nobody() -> None:
     """A pipe that nobody reads is full after 64 kB."""
     reading, writing = os.pipe()
-    with os.fdopen(writing, "w") as stream:
-        handler = NonBlockingHandler(stream, max_lines=100)
-        handler.setFormatter(JsonLines())
-        done = threading.Event()
+    stream = os.fdopen(writing, "w")
+    handler = NonBlockingHandler(stream, max_lines=100)
+    handler.setFormatter(JsonLines())
+    done = threading.Event()
 
-        def log() -> None:
-            for _ in range(5000):
-                handler.emit(record())
-            done.set()
+    def log() -> None:
+        for _ in range(5000):
+            handler.emit(record())
+        done.set()
 
-        threading.Thread(target=log, daemon=True).start()
-        assert done.wait(30)
-        assert handler.dropped > 1000
-        with os.fdopen(reading) as source:  # the reader comes back: the lines that waited arrive
-            threading.Thread(target=lambda: [None for _ in source], daemon=True).start()
-            handler.flush()
-            assert handler._lines.unfinished_tasks == 0
+    threading.Thread(target=log, daemon=True).start()
+    assert done.wait(30)
+    assert handler.dropped > 1000
+    # The reader comes back: the lines that waited arrive.
+    received: list[bytes] = []
+
+    def read() -> None:
+        while data := os.read(reading, 65536):
+            received.append(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    while handler._lines.unfinished_tasks:
+        handler.flush()
+    stream.close()
+    reader.join()
+    os.close(reading)
+    assert b"".join(received).count(b"\n") == 5000 - handler.dropped
 
 
 def test_lines_are_written_in_order() -> None:
