@@ -85,7 +85,9 @@ def _draw_above(canvas: UInt8, model: Any) -> None:
     is_black = not colour.any()
     for (x, y), rgb in zip(placed[: len(xyz)].tolist(), colour.tolist(), strict=True):
         if 0 <= x < PANEL and 0 <= y < PANEL:
-            canvas[int(y), int(x)] = QUIET_TEXT if is_black else np.maximum(rgb, 40)
+            row, column = int(y), int(x)
+            shade = QUIET_TEXT if is_black else np.maximum(rgb, 40)
+            canvas[row : row + 2, column : column + 2] = shade
     length = 16.0
     starts = placed[len(xyz) :]
     ends = starts + length * (looks @ axes.T)
@@ -115,12 +117,13 @@ def _ground_axes(model: Any) -> Float64:
 
 
 def _robust_range(flat: Float64, points: int) -> tuple[Float64, Float64]:
-    """Return a range that holds all cameras and nearly all points."""
+    """Return a range that holds all cameras and most points, without a far background."""
     low = flat[points:].min(axis=0)
     high = flat[points:].max(axis=0)
     if points:
-        low = np.minimum(low, np.percentile(flat[:points], 2, axis=0))
-        high = np.maximum(high, np.percentile(flat[:points], 98, axis=0))
+        near, far = np.percentile(flat[:points], (10, 90), axis=0)
+        margin = 0.2 * (far - near)
+        low, high = np.minimum(low, near - margin), np.maximum(high, far + margin)
     return low, high
 
 
