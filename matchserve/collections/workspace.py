@@ -58,11 +58,15 @@ class Workspace:
         if not self.ledger.is_file():
             raise MissingInput(f"{self.root} is not the workspace of a collection")
 
+    def _tidy(self) -> None:
+        """Remove the temporary files of killed processes; parts may not, as others are writing."""
+        if self.part is None:
+            for folder in (self.root, self.matches, *self.features.glob("*")):
+                remove_leftovers(folder)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from working here, and remove what killed ones left.
-
-        Parts do not remove anything, because other parts may be writing.
 
         Raises:
             WorkspaceBusy: another process is working in this workspace.
@@ -78,7 +82,6 @@ class Workspace:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise WorkspaceBusy(f"another process is working in {self._own}") from error
-            if self.part is None:
-                for folder in (self.root, self.matches, *self.features.glob("*")):
-                    remove_leftovers(folder)
+            self._tidy()
             yield
+            self._tidy()  # what workers left that were killed during this run
