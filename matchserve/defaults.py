@@ -23,8 +23,14 @@ THRESHOLD_PX = 3.0
 VERIFY: Literal["fundamental"] = "fundamental"
 """Geometry that the matches are checked against."""
 
-MIN_CONFIDENCE = 0.6
-"""Least probability of being right with which a match is returned; 0 returns all."""
+MIN_CONFIDENCE = 0.5
+"""Least probability of being right with which a match is returned; 0 returns all.
+
+A match is returned if it is more likely right than wrong.
+"""
+
+SUPPORT_CONFIDENCE = 0.1
+"""Least confidence of a match that the geometry is fitted to; it may be too low to be returned."""
 
 REFINE: Literal["affine"] = "affine"
 """How matched points are refined to a fraction of a pixel."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
-from matchserve.types import Features, Float32, Image, Keypoints, Matches, RefinedPoints
+from matchserve.types import Bool, Features, Float32, Image, Keypoints, Matches, RefinedPoints
 from matchserve.vision.confidence import first_cues, second_cues
 from matchserve.vision.matching import MatchOptions, Putative, match, putative
 from matchserve.vision.refine import Refinement, refine, refine_some
@@ -23,8 +23,8 @@ RefineKind = Literal["none", "affine"]
 class JudgeOptions:
     """Which matches are returned, and whether their points are refined.
 
-    Matches with less than `min_confidence` are dropped, and of several matches that share a
-    position the most confident one is kept; 0 returns every mutual nearest neighbour.
+    Matches with less than `min_confidence` are not returned, and of several matches that share a
+    position only the most confident one is; 0 returns every mutual nearest neighbour.
     """
 
     min_confidence: float = defaults.MIN_CONFIDENCE
@@ -41,12 +41,14 @@ class JudgeOptions:
 class JudgedMatches:
     """Matches with their confidence, and their refined points if there are any.
 
-    `putative` is the number of mutual nearest neighbours before any was dropped.
+    `putative` is the number of mutual nearest neighbours before any was dropped. `returned` (M,)
+    marks the matches that are returned: the others are only good enough to fit the geometry.
     """
 
     matches: Matches
-    refined: RefinedPoints | None = None
-    putative: int = 0
+    refined: RefinedPoints | None
+    putative: int
+    returned: Bool
 
     @property
     def expected_right(self) -> float:
@@ -76,11 +78,19 @@ def find_matches(
     matches = replace(found.matches, confidence=confidence)
     points = None if refinement is None else _points(refinement)
     if options.min_confidence == 0:
-        return JudgedMatches(matches, points, len(matches))
-    rows = np.flatnonzero(confidence >= options.min_confidence)
+        return _all_returned(matches, points)
+    # Progressive sampling is not misled by doubtful matches, and needs them where few are sure
+    # (docs/research/match-quality.md).
+    least = min(options.min_confidence, defaults.SUPPORT_CONFIDENCE)
+    rows = np.flatnonzero(confidence >= least)
     rows = rows[_one_for_each_position(keypoints, confidence, rows)]
     kept = None if points is None else points[rows]
-    return JudgedMatches(matches[rows], kept, len(matches))
+    returned = np.asarray(confidence[rows] >= options.min_confidence)
+    return JudgedMatches(matches[rows], kept, len(matches), returned)
+
+
+def _all_returned(matches: Matches, points: RefinedPoints | None) -> JudgedMatches:
+    return JudgedMatches(matches, points, len(matches), np.ones(len(matches), np.bool_))
 
 
 def _unjudged(
@@ -91,9 +101,8 @@ def _unjudged(
     """Matches of a model without networks that judge matches; they may still be refined."""
     matches = match(*features, options)
     if images is None:
-        return JudgedMatches(matches, None, len(matches))
-    points = _points(refine(images, _matched(features, matches)))
-    return JudgedMatches(matches, points, len(matches))
+        return _all_returned(matches, None)
+    return _all_returned(matches, _points(refine(images, _matched(features, matches))))
 
 
 def _judge(

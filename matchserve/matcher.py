@@ -40,7 +40,7 @@ ImageSource: TypeAlias = bytes | bytearray | memoryview | str | PathLike[str] | 
 """Encoded bytes, a path to a file, a uint8/uint16 array (grey or RGB), or a decoded image."""
 
 # Fewer matches that are expected to be right leave it open whether upright patches find more:
-# chosen on pairs of train scenes (docs/research/match-quality.md).
+# a guess, not a measured value.
 CONVINCING_MATCHES = 80.0
 
 
@@ -308,9 +308,10 @@ class Matcher:
             return find_matches(features, images, card, options.match, options.judge)
 
     def _verified(self, attempt: _Attempt, options: Options, call: Call) -> MatchResult:
-        """Fit the geometry of judged matches."""
+        """Fit the geometry of judged matches, and keep those that are returned."""
         features0, features1 = attempt.features
-        matches, refined = attempt.judged.matches, attempt.judged.refined
+        judged = attempt.judged
+        matches, refined = judged.matches, judged.refined
         points1 = features1.keypoints.xy[matches.pairs[:, 1]] if refined is None else refined.xy1
         with call.clock.stage("verify"):
             verification = geometry.verify(
@@ -322,14 +323,15 @@ class Matcher:
                 matches.confidence if options.judge.min_confidence > 0 else None,
             )
             same_scene = self._same_scene(attempt, verification)
+        returned = judged.returned
         return MatchResult(
             features0,
             features1,
-            matches,
-            verification,
+            matches[returned],
+            replace(verification, inliers=verification.inliers[returned]),
             call.clock.timings_ms(),
             same_scene,
-            refined,
+            None if refined is None else refined[returned],
             "upright" if attempt.is_upright else "oriented",
         )
 

@@ -71,8 +71,10 @@ async def received(
             budget.add(len(chunk))
             held += len(chunk)
             body += chunk
-        whole, body = body, bytearray()  # the caller has the only reference
-        yield whole
+        # The caller must get the only reference, and a local variable would be a second one.
+        complete = [body]
+        del body
+        yield complete.pop()
     except ClientDisconnect as error:
         raise ClientDeparted("the client closed the connection") from error
     finally:

@@ -39,7 +39,7 @@ class DetectOptions:
     """How keypoints are found.
 
     A position may have several dominant orientations: `duplicates` keeps a keypoint for each of
-    them. Without, `max_keypoints` counts positions, which finds 10 % more distinct correct matches
+    them. Without, `max_keypoints` counts positions, which finds more distinct correct matches
     for the same number of keypoints (docs/research/match-quality.md).
     `upright` sets every angle to 0, which also leaves one keypoint for each position. The
     thresholds are those of OpenCV. The defaults accept almost every extremum, also on edges, and

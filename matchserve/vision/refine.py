@@ -35,7 +35,7 @@ class _Window:
         return 2 * self.reach / (self.side - 1)
 
 
-# Coarse, then fine: chosen on generated views of photographs (docs/research/match-quality.md).
+# Coarse, then fine. docs/research/match-quality.md says how they were chosen.
 _WINDOWS = (_Window(12.0, 15, 3), _Window(6.0, 21, 3))
 _MAX_STEP = 0.5
 _DAMPING = 1e-2

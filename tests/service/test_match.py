@@ -72,7 +72,7 @@ def test_every_encoding_carries_confidence_and_refined_points(
     body = http.post("/v1/match", files=pair).json()
     count = len(body["matches"])
     assert count > 50
-    assert min(body["confidence"]) >= 0.6
+    assert min(body["confidence"]) >= 0.5
     assert sum(body["refined"]) > 0.8 * count
     assert body["orientation"] == "oriented"
     assert body["geometry"]["reason"]

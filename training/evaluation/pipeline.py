@@ -17,7 +17,7 @@ from matchserve.feature_cache import FeatureCache
 from matchserve.matcher import Matcher
 from matchserve.options import DEFAULT_OPTIONS
 from matchserve.options import Options as MatcherOptions
-from matchserve.types import Float32, Image, MatchResult
+from matchserve.types import Bool, Float32, Image, MatchResult
 from matchserve.vision.matching import MatchOptions
 from training.data.parallel import progress
 from training.evaluation.predictions import Arrays, ImageSet, Predictions, cached
@@ -28,11 +28,21 @@ _CACHE_BYTES = 2_000_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairMatches:
-    """Matched points (M, 2) of a pair, and the confidence of each, None if the model has none."""
+    """Matched points (M, 2) of a pair, and the confidence of each, None if the model has none.
 
-    points0: Float32
-    points1: Float32
-    confidence: Float32 | None
+    The geometry is fitted to all of them; `returned` (M,) marks those that the service returns.
+    """
+
+    points0: NDArray[Any]
+    points1: NDArray[Any]
+    confidence: Float32 | None = None
+
+    @property
+    def returned(self) -> Bool:
+        """Which matches the service returns."""
+        if self.confidence is None:
+            return np.ones(len(self.points0), np.bool_)
+        return np.asarray(self.confidence >= defaults.MIN_CONFIDENCE)
 
 
 def pipeline_or_raw(
@@ -41,7 +51,7 @@ def pipeline_or_raw(
     """Return the matches of the protocol's pipeline: `raw` ones, or those of the service."""
     if options.pipeline == "default":
         return run_pipeline(model, data, options)
-    return {pair: PairMatches(*raw.points(pair), None) for pair in data.pairs}
+    return {pair: PairMatches(*raw.points(pair)) for pair in data.pairs}
 
 
 def pipeline_protocol(options: Options, raw_estimator: str) -> dict[str, str]:
@@ -73,9 +83,10 @@ def run_pipeline(
 
 
 def matcher_options(options: Options) -> MatcherOptions:
-    """Return the default options of the service with the protocol's number of keypoints."""
+    """Return the default options of the service, with the matches that only the geometry uses."""
     return replace(
         DEFAULT_OPTIONS,
+        judge=replace(DEFAULT_OPTIONS.judge, min_confidence=defaults.SUPPORT_CONFIDENCE),
         detect=replace(DEFAULT_OPTIONS.detect, max_keypoints=options.max_keypoints),
         match=MatchOptions(ratio=options.ratio),
         verify=replace(DEFAULT_OPTIONS.verify, kind="none"),

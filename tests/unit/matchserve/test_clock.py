@@ -32,7 +32,7 @@ def test_nested_stages_are_not_counted_twice() -> None:
     total = timings.pop("total")
     assert timings["inner"] >= 20
     assert timings["queue"] == 10
-    assert timings["outer"] < timings["inner"]
+    assert timings["outer"] >= 10
     assert sum(timings.values()) <= total
 
 

@@ -133,7 +133,7 @@ def _score_pair(
 ) -> dict[str, float]:
     truth = sequences.homographies[pair]
     left, right = found.points0, found.points1
-    error = transfer_error(truth, left, right)
+    error = transfer_error(truth, left[found.returned], right[found.returned])
     ceiling = mutually_nearest(
         truth, predictions.keypoints[pair[0]].xy, predictions.keypoints[pair[1]].xy, CORRECT_PX
     )

@@ -127,13 +127,13 @@ def _score_pair(
         _rays(other, right),
         (one.camera.fx + other.camera.fx) / 2,
         CORRECT_PX,
-    )
+    )[found.returned]
     return {
         POSE_ERROR.name: error,
-        MATCHES.name: float(len(left)),
+        MATCHES.name: float(found.returned.sum()),
         CORRECT.name: float(correct.sum()),
         PRECISION.name: float(correct.mean()) if len(correct) else 0.0,
-        INLIERS.name: float(estimate.inliers.sum()),
+        INLIERS.name: float(estimate.inliers[found.returned].sum()),
     }
 
 

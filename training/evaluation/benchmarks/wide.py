@@ -134,8 +134,8 @@ def _score_pair(
     rule = VerifyOptions(pair.kind, options.threshold_px, options.seed)  # type: ignore[arg-type]
     estimate = verify(found.points0, found.points1, sizes, rule, found.confidence)
     counts = {
-        MATCHES.name: float(len(found.points0)),
-        INLIERS.name: float(estimate.inliers.sum()),
+        MATCHES.name: float(found.returned.sum()),
+        INLIERS.name: float(estimate.inliers[found.returned].sum()),
     }
     if pair.truth.shape == (3, 3):
         error = corner_error(estimate.matrix, pair.truth, sizes[0])
