@@ -208,7 +208,7 @@ def test_second_order_distance_equals_loops() -> None:
         others = [j for j in range(9) if j != i]
         near = {j: (anchors[i] - anchors[j]).norm().item() for j in others}
         far = {j: (positives[i] - positives[j]).norm().item() for j in others}
-        chosen = {j for d in (near, far) for j in sorted(others, key=d.get)[:2]}
+        chosen = {j for d in (near, far) for j in sorted(others, key=d.__getitem__)[:2]}
         expected = sum((near[j] - far[j]) ** 2 for j in chosen) ** 0.5
         assert found[i].item() == pytest.approx(expected, abs=1e-4)
     assert second_order_distance(anchors, anchors, neighbours=2).max() < 2e-4
@@ -218,4 +218,5 @@ def test_second_order_distance_has_finite_gradients() -> None:
     torch.manual_seed(0)
     rows = torch.nn.functional.normalize(torch.randn(6, 4), dim=1).requires_grad_()
     second_order_distance(rows, rows.detach().flip(1), neighbours=8).sum().backward()
+    assert rows.grad is not None
     assert torch.isfinite(rows.grad).all()
