@@ -54,7 +54,7 @@ def test_no_driver_and_no_package_are_told_apart(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(failure="NVML Shared Library Not Found"))
     assert "no NVIDIA driver answers" in str(gpu.find_driver().problem)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "matchserve[gpu]" in str(gpu.find_driver().problem)
+    assert ".[gpu]" in str(gpu.find_driver().problem)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_easy_pairs_are_solved(data: Path, tmp_path: Path, pipeline: str) -> Non
 
 def test_points_at_other_places_are_not_recalled(data: Path, tmp_path: Path) -> None:
     path = data / "homography_hand" / "points.txt"
-    np.savetxt(path, [*np.loadtxt(path), 0, 0, 20, 0])
+    np.savetxt(path, np.loadtxt(path) + np.array([0, 0, 20, 0]))
     options = Options(max_keypoints=500, threads=1, cache=tmp_path / "cache")
     models = [m for m in load_models([], options) if m.name == "rootsift"]
     figures = wide.run(models, [data], options).models["rootsift"].figures
