@@ -20,8 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from matchserve.collections.colmap import MapperOptions
-from matchserve.collections.mapping import MapRequest, map_images
+from matchserve.collections.mapping import MapperOptions, MapRequest, map_images
 from matchserve.collections.report import model_summaries
 from training.errors import DataError
 from training.evaluation.benchmarks.sfm import centre_error

@@ -26,6 +26,7 @@ from matchserve.cli.output import STANDARD_OUTPUT, say, write_json
 from matchserve.collections.cameras import CameraRule
 from matchserve.collections.collection import Collection
 from matchserve.collections.dry_run import estimate
+from matchserve.collections.mapping import DEFAULT_SEED
 from matchserve.collections.parts import parse_part
 from matchserve.collections.progress import show
 from matchserve.collections.report import Report, make_report, summary
@@ -112,7 +113,7 @@ def reconstruct(
     exif: Exif = "ignore",
     ratio: Ratio = None,
     workers: Workers = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the COLMAP mapper.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the COLMAP mapper.")] = DEFAULT_SEED,
     store: Store = None,
     dry_run: DryRun = False,
     json: JsonProgress = False,

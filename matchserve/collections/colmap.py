@@ -7,7 +7,6 @@ are written. Names in pycolmap change between minor versions; only this module, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,6 @@ FOCAL_GUESS = 1.2
 
 _SHIFT = np.array([[1, 0, PIXEL_SHIFT], [0, 1, PIXEL_SHIFT], [0, 0, 1]])
 _UNSHIFT = np.linalg.inv(_SHIFT)
-
-
-@dataclass(frozen=True, slots=True)
-class MapperOptions:
-    """How the incremental mapper runs.
-
-    `has_two_view_points=False` is COLMAP's default: points observed by only two images are not
-    triangulated. `threads` is -1 for one for each processor.
-    """
-
-    threads: int = -1
-    seed: int = 0
-    refine_intrinsics: bool = True
-    has_two_view_points: bool = False
-    extract_colours: bool = False
-    min_model_size: int = 3
 
 
 def guessed_camera(size: tuple[int, int], focal_px: float | None = None) -> Any:
@@ -66,37 +49,6 @@ def shifted_fundamental(matrix: Float64) -> Float64:
 def shifted_homography(matrix: Float64) -> Float64:
     """Return a homography of our pixels as one of COLMAP's pixels."""
     return np.asarray(_SHIFT @ matrix @ _UNSHIFT)
-
-
-def incremental_options(options: MapperOptions) -> Any:
-    """Return pycolmap's options of the incremental mapper."""
-    pipeline = import_pycolmap().IncrementalPipelineOptions()
-    pipeline.min_model_size = options.min_model_size
-    pipeline.multiple_models = True
-    pipeline.extract_colors = options.extract_colours
-    pipeline.num_threads = options.threads
-    pipeline.random_seed = options.seed
-    pipeline.triangulation.ignore_two_view_tracks = not options.has_two_view_points
-    if not options.refine_intrinsics:
-        pipeline.ba_refine_focal_length = False
-        pipeline.ba_refine_extra_params = False
-        pipeline.mapper.abs_pose_refine_focal_length = False
-        pipeline.mapper.abs_pose_refine_extra_params = False
-    return pipeline
-
-
-def global_options(options: MapperOptions) -> Any:
-    """Return pycolmap's options of the global mapper."""
-    pipeline = import_pycolmap().GlobalPipelineOptions()
-    pipeline.min_model_size = options.min_model_size
-    pipeline.num_threads = options.threads
-    pipeline.random_seed = options.seed
-    return pipeline
-
-
-def largest_first(models: dict[int, Any]) -> list[Any]:
-    """Sort reconstructions by their number of images, then of points, most first."""
-    return sorted(models.values(), key=lambda m: (-m.num_reg_images(), -m.num_points3D()))
 
 
 def quiet() -> None:

@@ -1,4 +1,4 @@
-"""Structure from motion by COLMAP, in a process of its own.
+"""Structure from motion by COLMAP: the mapper's options and seed, and its process.
 
 A failed check inside COLMAP aborts the process, and its log goes to a file. Run as a module, this
 reads a request from standard input and prints one line for each registered image.
@@ -19,12 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from matchserve.collections.colmap import (
-    MapperOptions,
-    global_options,
-    incremental_options,
-    largest_first,
-)
 from matchserve.collections.progress import Meter, Step
 from matchserve.errors import ReconstructionFailed
 from matchserve.files import WholeDirectory
@@ -36,6 +30,25 @@ _REGISTERED = "registered\n"
 
 MAX_INCREMENTAL = 500
 """Number of images up to which the incremental mapper is the default."""
+
+DEFAULT_SEED = 0
+"""Random seed of the mapper; with one thread, the same seed gives the same model."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapperOptions:
+    """How COLMAP's mapper runs; `seed` is its random seed.
+
+    `has_two_view_points=False` is COLMAP's default: points observed by only two images are not
+    triangulated. `threads` is -1 for one for each processor.
+    """
+
+    threads: int = -1
+    seed: int = DEFAULT_SEED
+    refine_intrinsics: bool = True
+    has_two_view_points: bool = False
+    extract_colours: bool = False
+    min_model_size: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +128,37 @@ def map_images(request: MapRequest, on_image: Callable[[], None]) -> None:
         for number, model in enumerate(ranked):
             (folder / str(number)).mkdir()
             model.write(folder / str(number))
+
+
+def incremental_options(options: MapperOptions) -> Any:
+    """Return pycolmap's options of the incremental mapper."""
+    pipeline = import_pycolmap().IncrementalPipelineOptions()
+    pipeline.min_model_size = options.min_model_size
+    pipeline.multiple_models = True
+    pipeline.extract_colors = options.extract_colours
+    pipeline.num_threads = options.threads
+    pipeline.random_seed = options.seed
+    pipeline.triangulation.ignore_two_view_tracks = not options.has_two_view_points
+    if not options.refine_intrinsics:
+        pipeline.ba_refine_focal_length = False
+        pipeline.ba_refine_extra_params = False
+        pipeline.mapper.abs_pose_refine_focal_length = False
+        pipeline.mapper.abs_pose_refine_extra_params = False
+    return pipeline
+
+
+def global_options(options: MapperOptions) -> Any:
+    """Return pycolmap's options of the global mapper."""
+    pipeline = import_pycolmap().GlobalPipelineOptions()
+    pipeline.min_model_size = options.min_model_size
+    pipeline.num_threads = options.threads
+    pipeline.random_seed = options.seed
+    return pipeline
+
+
+def largest_first(models: dict[int, Any]) -> list[Any]:
+    """Sort reconstructions by their number of images, then of points, most first."""
+    return sorted(models.values(), key=lambda m: (-m.num_reg_images(), -m.num_points3D()))
 
 
 def _main() -> None:

@@ -11,9 +11,15 @@ from typing import Literal
 
 from matchserve.collections.cameras import CameraRule
 from matchserve.collections.collection import Collection
-from matchserve.collections.colmap import MapperOptions
 from matchserve.collections.export_colmap import export_colmap
-from matchserve.collections.mapping import MAX_INCREMENTAL, Mapper, MapRequest, run_mapper
+from matchserve.collections.mapping import (
+    DEFAULT_SEED,
+    MAX_INCREMENTAL,
+    Mapper,
+    MapperOptions,
+    MapRequest,
+    run_mapper,
+)
 from matchserve.collections.picture import draw_report
 from matchserve.collections.progress import Step
 from matchserve.collections.report import Report, make_report
@@ -30,7 +36,7 @@ class ReconstructOptions:
     camera: CameraRule = "auto"
     mapper: Literal["auto", "incremental", "global"] = "auto"
     threads: int = -1
-    seed: int = 0
+    seed: int = DEFAULT_SEED
 
 
 def reconstruct(

@@ -7,7 +7,8 @@ A workspace directory holds the files of one scene:
     sparse/         the reconstruction, if there is one
     done.json       written last, with the options; a workspace of other options is rebuilt
 
-Cameras, coordinates and the mapper's options are those of `matchserve.collections.colmap`.
+Cameras and coordinates are those of `matchserve.collections.colmap`, the mapper's options and its
+seed those of `matchserve.collections.mapping`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,12 @@ import numpy as np
 import pycolmap
 from numpy.typing import NDArray
 
-from matchserve.collections.colmap import (
+from matchserve.collections.colmap import guessed_camera, read_model, write_image
+from matchserve.collections.mapping import (
+    DEFAULT_SEED,
     MapperOptions,
-    guessed_camera,
     incremental_options,
     largest_first,
-    read_model,
-    write_image,
 )
 from matchserve.files import write_text_whole
 from matchserve.models.registry import load_descriptor
@@ -57,7 +57,7 @@ class SfmOptions:
     max_side: int = 1600
     ratio: float | None = 0.85
     max_partners: int = 14
-    seed: int = 0
+    seed: int = DEFAULT_SEED
     threads: int = 1
 
 

@@ -12,8 +12,7 @@ import pycolmap
 import pytest
 
 from matchserve.collections.collection import Collection
-from matchserve.collections.colmap import MapperOptions
-from matchserve.collections.mapping import MapRequest, run_mapper
+from matchserve.collections.mapping import MapperOptions, MapRequest, run_mapper
 from matchserve.collections.reconstruct import ReconstructOptions, reconstruct
 from matchserve.collections.report import make_report, summary
 from matchserve.errors import ReconstructionFailed
