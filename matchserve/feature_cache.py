@@ -35,14 +35,14 @@ class FeatureCache:
     def get(self, key: Hashable) -> Features | None:
         """Return the features stored under `key` and mark them as most recently used."""
         with self._lock:
-            found = self._entries.get(key)
-            if found is None:
+            features = self._entries.get(key)
+            if features is None:
                 self.misses += 1
             else:
                 self.hits += 1
                 self._entries.move_to_end(key)
-        self._on_lookup(found is not None)
-        return found
+        self._on_lookup(features is not None)
+        return features
 
     def put(self, key: Hashable, features: Features) -> None:
         """Store features and remove the least recently used ones until all fit."""

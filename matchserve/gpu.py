@@ -90,8 +90,8 @@ def _site_packages() -> Path:
 def _mapped_file(name: str) -> Path:
     """Return the file from which the dynamic linker took a loaded library."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
-    found = re.search(rf"\s(/\S*/{re.escape(name)}[\d.]*)$", maps, re.MULTILINE)
-    return Path(found[1]) if found else Path(name)
+    match = re.search(rf"\s(/\S*/{re.escape(name)}[\d.]*)$", maps, re.MULTILINE)
+    return Path(match[1]) if match else Path(name)
 
 
 @dataclass(frozen=True, slots=True)

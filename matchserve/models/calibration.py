@@ -29,11 +29,11 @@ CalibratedKind = Literal["homography", "fundamental"]
 # Counts grow with the number of keypoints, also for unrelated images. The false-alarm number and
 # the inlier ratio, which fall with the number of matches, compensate for this.
 FEATURES: dict[FeatureName, Callable[[Evidence], float]] = {
-    "log_evidence": lambda found: math.log1p(-found.log_nfa),
-    "log_inliers": lambda found: math.log1p(found.inliers),
-    "log_inlier_share": lambda found: math.log((1 + found.inliers) / (1 + found.matches)),
-    "inlier_ratio": lambda found: found.inlier_ratio,
-    "coverage": lambda found: found.coverage,
+    "log_evidence": lambda evidence: math.log1p(-evidence.log_nfa),
+    "log_inliers": lambda evidence: math.log1p(evidence.inliers),
+    "log_inlier_share": lambda evidence: math.log((1 + evidence.inliers) / (1 + evidence.matches)),
+    "inlier_ratio": lambda evidence: evidence.inlier_ratio,
+    "coverage": lambda evidence: evidence.coverage,
 }
 
 # No fit reaches this value, and sums of such products do not overflow.
@@ -76,9 +76,9 @@ class GeometryCalibration(_Frozen):
             raise ValueError("low must be below high")
         return self
 
-    def probability(self, found: Evidence) -> float:
+    def probability(self, evidence: Evidence) -> float:
         """Return the probability that the evidence comes from two images of one scene."""
-        parts = (weight * FEATURES[name](found) for name, weight in self.coefficients.items())
+        parts = (weight * FEATURES[name](evidence) for name, weight in self.coefficients.items())
         return min(max(logistic(self.intercept + sum(parts)), self.low), self.high)
 
 
@@ -94,12 +94,12 @@ class Calibration(_Frozen):
     protocol: dict[str, Any] = Field(default_factory=dict)
     command: str = ""
 
-    def probability(self, kind: VerifyKind, found: Evidence) -> float | None:
+    def probability(self, kind: VerifyKind, evidence: Evidence) -> float | None:
         """Return the probability that both images show one scene; None for other geometries."""
         if kind == "none" or kind == "pose":
             return None
         fitted = self.geometries.get(kind)
-        return None if fitted is None else fitted.probability(found)
+        return None if fitted is None else fitted.probability(evidence)
 
 
 def read_calibration(directory: Path) -> Calibration:

@@ -175,6 +175,6 @@ def classify_failure(error: Exception) -> InferenceFailed:
         return DeviceOutOfMemory(
             "the device is out of memory; lower MATCHSERVE_BATCH_PATCHES or free the device"
         )
-    if found := _DEVICE_FAILURE.search(text):
-        return DeviceLost(f"the device failed ({found[1].strip()}); restart the process")
+    if failure := _DEVICE_FAILURE.search(text):
+        return DeviceLost(f"the device failed ({failure[1].strip()}); restart the process")
     return InferenceFailed("the model failed while running")

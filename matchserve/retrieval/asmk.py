@@ -51,7 +51,7 @@ def _summed(vectors: Float32, nearest: NDArray[np.int64], words: Float32) -> Wor
     flat = nearest.ravel()
     rows = np.repeat(np.arange(len(vectors)), nearest.shape[1])
     order = np.argsort(flat, kind="stable")
-    found, starts = np.unique(flat[order], return_index=True)
+    word_ids, starts = np.unique(flat[order], return_index=True)
     residuals = vectors[rows[order]] - words[flat[order]]
     sums = np.add.reduceat(residuals, starts, axis=0)
-    return Words(found.astype(np.int64), np.packbits(sums > 0, axis=1))
+    return Words(word_ids.astype(np.int64), np.packbits(sums > 0, axis=1))

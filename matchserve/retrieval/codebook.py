@@ -85,15 +85,15 @@ def read_codebook(path: Path, fingerprint: str) -> Codebook:
     """
     try:
         arrays = read_sealed(path)
-        found = Codebook(
+        codebook = Codebook(
             arrays["words"].astype(np.float32),
             str(arrays["fingerprint"]),
             str(arrays["trained_on"]),
         )
     except (StorageDamaged, KeyError) as error:
         raise ModelCorrupt(f"{path} is not a codebook, or is damaged") from error
-    if found.fingerprint != fingerprint:
+    if codebook.fingerprint != fingerprint:
         raise ModelMismatch(
-            f"{path} is the codebook of model {found.fingerprint}, not {fingerprint}"
+            f"{path} is the codebook of model {codebook.fingerprint}, not {fingerprint}"
         )
-    return found
+    return codebook

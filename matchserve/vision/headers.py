@@ -125,23 +125,23 @@ def _jpeg_segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
     """Yield (marker, start, end) of each segment up to the end of the image."""
     position, stray, is_in_scan = 2, 0, False
     for _ in range(MAX_JPEG_SEGMENTS):
-        found = _next_marker(view, position)
-        stray += 0 if is_in_scan else min(found, len(view)) - position
+        at = _next_marker(view, position)
+        stray += 0 if is_in_scan else min(at, len(view)) - position
         if stray > MAX_STRAY_BYTES:
             raise CorruptImage("the JPEG has too many bytes between its segments")
-        if found + 1 >= len(view) or view[found + 1] == _EOI:
+        if at + 1 >= len(view) or view[at + 1] == _EOI:
             return
-        marker = view[found + 1]
+        marker = view[at + 1]
         if marker in (_SOI, _TEM):
-            position = found + 2
+            position = at + 2
         else:
-            if found + 4 > len(view):
+            if at + 4 > len(view):
                 return
-            length = struct.unpack_from(">H", view, found + 2)[0]
+            length = struct.unpack_from(">H", view, at + 2)[0]
             if length < 2:
                 raise CorruptImage("a segment of the JPEG has no length")
-            position = found + 2 + length
-            yield marker, found, min(position, len(view))
+            position = at + 2 + length
+            yield marker, at, min(position, len(view))
         is_in_scan = is_in_scan or marker == _SOS
     raise CorruptImage(f"the JPEG has more than {MAX_JPEG_SEGMENTS} segments")
 

@@ -60,5 +60,5 @@ def _from_exif(exif: bytes) -> int | None:
 def _from_xmp(info: dict[Any, Any]) -> int | None:
     xmp = info.get("XML:com.adobe.xmp") or info.get("xmp") or b""
     data = xmp.encode() if isinstance(xmp, str) else bytes(xmp)
-    found = _XMP.search(data[:MAX_XMP_BYTES])
-    return int(found[1]) if found else None
+    tag = _XMP.search(data[:MAX_XMP_BYTES])
+    return int(tag[1]) if tag else None

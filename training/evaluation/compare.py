@@ -86,15 +86,15 @@ def compare(
             [np.array(one.samples.get(figure, [])) for one in seeds] for seeds in (seeds_a, seeds_b)
         )
         if all(v.shape == left[0].shape and np.isfinite(v).all() for v in (*left, *right)):
-            found = bootstrap(figure, np.stack(left), np.stack(right), first.groups, seed=seed)
-            comparisons.append(found)
+            comparison = bootstrap(figure, np.stack(left), np.stack(right), first.groups, seed=seed)
+            comparisons.append(comparison)
     return comparisons
 
 
 def seeds_of(result: BenchmarkResult, model: str) -> list[ModelResult]:
     """Return the result of `model` and of its other seeds, which a study names MODEL-seedN."""
     name = re.compile(re.escape(model) + r"(-seed\d+)?")
-    return [found for key, found in result.models.items() if name.fullmatch(key)]
+    return [model for key, model in result.models.items() if name.fullmatch(key)]
 
 
 def bootstrap(

@@ -74,10 +74,10 @@ def check_golden(trained: Trained, golden: Path) -> None:
         raise DataError(f"{golden}: expected an .npz of patches and descriptors") from error
     patches = np.asarray(patches, np.uint8).reshape(-1, 1, PATCH_SIZE, PATCH_SIZE)
     expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-    found = trained.describe(patches)
-    if expected.shape != found.shape:
-        raise ExportRefused(f"{golden}: descriptors {expected.shape}, the network's {found.shape}")
-    worst = float(np.abs(found - expected).max())
+    actual = trained.describe(patches)
+    if expected.shape != actual.shape:
+        raise ExportRefused(f"{golden}: descriptors {expected.shape}, the network's {actual.shape}")
+    worst = float(np.abs(actual - expected).max())
     if not worst <= GOLDEN_TOLERANCE:
         raise ExportRefused(
             f"{golden}: the network differs from these descriptors by {worst:.2g}; "

@@ -123,9 +123,9 @@ def find_metric(name: str) -> Metric:
     group, separator, base = name.rpartition(_GROUP)
     for metric in METRICS:
         pattern = re.escape(metric.name).replace(re.escape("{}"), r"([^:]+?)")
-        found = re.fullmatch(pattern, base)
-        if found:
-            parameters = [text.replace("_", " ") for text in found.groups()]
+        match = re.fullmatch(pattern, base)
+        if match:
+            parameters = [text.replace("_", " ") for text in match.groups()]
             label = f"{group}{separator}{metric.label.format(*parameters)}"
             return Metric(
                 name, label, metric.unit, metric.direction, metric.digits, metric.in_table

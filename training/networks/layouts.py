@@ -62,10 +62,10 @@ def read_published(path: Path) -> dict[str, Tensor]:
     """
     try:
         if path.suffix == ".safetensors":
-            found: Any = dict(sorted(load_file(path).items(), key=_order))
+            loaded: Any = dict(sorted(load_file(path).items(), key=_order))
         else:
             # Published weights are pickles; `weights_only` refuses everything that is not data.
-            found = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251
+            loaded = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251
     except (OSError, RuntimeError, ValueError, EOFError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read: {_first_line(error)}") from error
     except Exception as error:  # torch raises UnpicklingError and others here
@@ -73,11 +73,11 @@ def read_published(path: Path) -> dict[str, Tensor]:
             f"{path}: not a file of plain weights ({_first_line(error)})"
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
     state = {
         str(key).removeprefix("module."): value.float()
-        for key, value in (found.items() if isinstance(found, Mapping) else ())
+        for key, value in (loaded.items() if isinstance(loaded, Mapping) else ())
         if isinstance(value, Tensor)
     }
     if not state:
@@ -127,9 +127,9 @@ def _fit(net: DescriptorNet, layers: Mapping[str, Mapping[str, Tensor]]) -> dict
         given = _renamed(module, theirs, tensors)
         for key, value in _tensors(module).items():
             if key not in given or given[key].shape != value.shape:
-                found = tuple(given[key].shape) if key in given else "nothing"
+                shape = tuple(given[key].shape) if key in given else "nothing"
                 raise CheckpointError(
-                    f"layer {theirs!r}: expected {key} of shape {tuple(value.shape)}, found {found}"
+                    f"layer {theirs!r}: expected {key} of shape {tuple(value.shape)}, found {shape}"
                 )
             result[f"{name}.{key}"] = given[key]
         if set(given) - set(_tensors(module)):

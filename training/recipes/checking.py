@@ -69,7 +69,7 @@ def describe(model: type[BaseModel], error: ErrorDetails, table: RecipeTable) ->
 
 
 def _problem(error: ErrorDetails, field: FieldInfo | None) -> str:
-    kind, found, context = error["type"], error["input"], error.get("ctx", {})
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == PROBLEM:
         return str(context["message"])
     if kind == "union_tag_invalid":
@@ -77,16 +77,16 @@ def _problem(error: ErrorDetails, field: FieldInfo | None) -> str:
         return unknown_name(str(error["loc"][-1]), str(context["tag"]), legal)
     if kind == "literal_error":
         legal = [str(a) for a in typing.get_args(field.annotation)] if field else []
-        hint = suggestion(str(found), legal)
-        return f"{found!r} is not one of {', '.join(map(repr, legal))}{hint}"
+        hint = suggestion(str(value), legal)
+        return f"{value!r} is not one of {', '.join(map(repr, legal))}{hint}"
     if kind == "int_from_float":
-        return f"expected an integer, found {found!r}"
+        return f"expected an integer, found {value!r}"
     if kind in _TYPE_WORDS:
-        return f"expected {_TYPE_WORDS[kind]}, found {found!r}"
+        return f"expected {_TYPE_WORDS[kind]}, found {value!r}"
     limits = _limits(field)
     if limits or kind == "finite_number":
-        return f"expected {limits or 'a finite number'}, found {found!r}"
-    return f"{error['msg']}, found {found!r}"
+        return f"expected {limits or 'a finite number'}, found {value!r}"
+    return f"{error['msg']}, found {value!r}"
 
 
 def _limits(field: FieldInfo | None) -> str:

@@ -77,9 +77,9 @@ def measure(
     from training.retrieval.described import describe_all, half_of, setup_of
 
     setup = setup_of(model, store, keypoints)
-    found = measuring.find_scenes(scenes)
-    scene_of = {f"{scene}:{name}": scene for scene, images in found.items() for name in images}
-    paths = {f"{scene}:{n}": p for scene, images in found.items() for n, p in images.items()}
+    by_scene = measuring.find_scenes(scenes)
+    scene_of = {f"{scene}:{name}": scene for scene, images in by_scene.items() for name in images}
+    paths = {f"{scene}:{n}": p for scene, images in by_scene.items() for n, p in images.items()}
     others = half_of(distractors, half) if distractors else {}
     features = describe_all(setup, {**paths, **others}, workers)
     groups: dict[str, list[str]] = {}

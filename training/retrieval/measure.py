@@ -53,13 +53,13 @@ def covisible_pairs(
     """Return pairs of image names, in both orders, that share enough inliers."""
     matcher = Matcher(setup.model, threads=1)
     pairs = [pair for names in scenes.values() for pair in itertools.combinations(names, 2)]
-    found = set()
+    covisible = set()
     for one, other in progress(pairs, total=len(pairs), label="match"):
         call = Call(threads=one_thread)
         result = matcher.match_features(features[one], features[other], setup.options, call)
         if result.inlier_count >= COVISIBLE_INLIERS:
-            found |= {(one, other), (other, one)}
-    return found
+            covisible |= {(one, other), (other, one)}
+    return covisible
 
 
 def measure(
