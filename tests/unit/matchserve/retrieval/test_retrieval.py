@@ -5,9 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from matchserve import defaults
 from matchserve.errors import ModelCorrupt, ModelMismatch
+from matchserve.models.card import read_card
+from matchserve.models.registry import shipped_models_dir
 from matchserve.retrieval.asmk import Words, aggregate
 from matchserve.retrieval.codebook import (
+    WORDS,
+    WORDS_FILE,
     Codebook,
     as_vectors,
     read_codebook,
@@ -114,3 +119,14 @@ def test_images_without_keypoints(codebook: Codebook) -> None:
     other, _ = aggregate(unit(np.random.default_rng(0), 50), codebook)
     lists.add(other)
     assert lists.scores(query).tolist() == [0.0, 0.0]
+
+
+def test_shipped_codebooks_belong_to_their_models() -> None:
+    """Train one again after the model has changed: `python -m training retrieval train`."""
+    shipped = sorted(shipped_models_dir().glob(f"*/{WORDS_FILE}"))
+    assert defaults.MODEL in [path.parent.name for path in shipped]
+    for path in shipped:
+        card = read_card(path.parent)
+        codebook = read_codebook(path, card.fingerprint)
+        assert codebook.words.shape == (WORDS, card.dim)
+        assert "photographs" in codebook.trained_on
