@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 # Each piece of a body costs the event loop about 30 us, whatever its size.
 FREE_PIECES = 256
@@ -149,6 +149,7 @@ class BoundedProtocol(H11Protocol):
             self._close_in_time()
         else:
             self.transport.abort()
+        self._end_cycle()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection."""
@@ -184,6 +185,17 @@ class BoundedProtocol(H11Protocol):
         if self.transport.is_closing() and self.transport.get_write_buffer_size():
             self._disarm_send()
             self._send_timer = self._later(CLOSE_S, self.transport.abort)
+
+    def _end_cycle(self) -> None:
+        """Tell the application that the client is gone.
+
+        It has been started on the request's head: without this it would send a second response
+        before uvicorn reports that the connection is closed.
+        """
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def _later(self, seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:
         return self.loop.call_later(seconds, action)

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,17 @@ def wait_until_closed(*connections: socket.socket, limit_s: float = 20) -> None:
         with contextlib.suppress(ConnectionResetError):
             while connection.recv(65536):
                 assert time.monotonic() < end, "the connection is still open"
+
+
+def complete_log(server: ServerProcess) -> str:
+    """Return the log after all lines so far are written: another thread writes them in order."""
+    mark = uuid.uuid4().hex
+    assert httpx.get(f"{server.url}/{mark}", timeout=20).status_code == 404
+    end = time.monotonic() + 20
+    while mark not in (log := server.log()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return log
 
 
 def test_a_body_in_tiny_chunks_is_refused_and_closed(slow_server: ServerProcess) -> None:
@@ -97,6 +109,37 @@ def test_a_length_and_chunks_are_refused_and_closed(slow_server: ServerProcess, 
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.count(b"HTTP/1.1 ") == 1  # the connection is not used again
     assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize("path", [b"/v1/match", b"/nowhere", b"/healthz"])
+@pytest.mark.parametrize("body", [b"zz\r\n", b"5\r\nhello\r\nzz\r\n", b"1\r\nab\r\n"])
+def test_a_malformed_body_gets_one_response_and_no_traceback(
+    slow_server: ServerProcess, path: bytes, body: bytes
+) -> None:
+    """The application starts on the head, and must not answer after the protocol has refused."""
+    before = len(slow_server.log())
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % path
+    answer = slow_server.raw(head + body, timeout_s=20)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert "Traceback" not in complete_log(slow_server)[before:]
+
+
+def test_a_body_that_turns_malformed_while_it_is_awaited_leaves_no_traceback(
+    slow_server: ServerProcess,
+) -> None:
+    before = len(slow_server.log())
+    with socket.create_connection(("127.0.0.1", slow_server.port), timeout=20) as connection:
+        connection.sendall(CHUNKED + b"5\r\nhello\r\n")
+        time.sleep(0.2)
+        connection.sendall(b"zz\r\n")
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := connection.recv(65536):
+                answer += data
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert "Traceback" not in complete_log(slow_server)[before:]
 
 
 def test_a_half_request_behind_a_whole_one_is_closed(slow_server: ServerProcess) -> None:
