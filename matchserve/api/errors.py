@@ -1,4 +1,4 @@
-"""Every error as RFC 9457 problem+json: a stable code, what was asked and what is allowed."""
+"""Turn errors into problem+json responses (RFC 9457), with a stable code and the limit."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ class InvalidJson(RequestError):
 
 
 class InvalidMultipart(RequestError):
-    """The body is not the multipart form it says it is."""
+    """The body is not a valid multipart form."""
 
     code = "invalid_multipart"
 
 
 class UnsupportedMedia(RequestError):
-    """A content type or content encoding that is not read here."""
+    """The content type or content encoding of the body is not supported."""
 
     code, status = "unsupported_media", 415
 
 
 class NotAcceptable(RequestError):
-    """No content type of the Accept header is written here."""
+    """No content type of the Accept header is supported."""
 
     code, status = "not_acceptable", 406
 
 
 class MissingImage(RequestError):
-    """An image that the request needs was not sent."""
+    """A required image is missing."""
 
     code, status = "missing_image", 422
 
 
 class HeadersTooLarge(RequestError):
-    """More or longer headers than anybody needs."""
+    """The request has too many headers, or headers that are too long."""
 
     code, status = "headers_too_large", 431
 
 
 class Unauthorized(RequestError):
-    """No API key, or not one of ours."""
+    """The API key is missing or not valid."""
 
     code, status = "unauthorized", 401
 
 
 class RateLimited(CapacityError):
-    """This key asks more often than it may."""
+    """The client sends more requests than its rate limit allows."""
 
     code, status = "rate_limited", 429
 
 
 def invalid_parameter(error: pydantic.ValidationError) -> InvalidParameter:
-    """The first thing that a schema finds wrong, in words, with the limit and the value."""
+    """Return the first error of a validation, with the limit and the value if they are numbers."""
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])[:MAX_ECHO] or "the body"
     bounds = first.get("ctx", {})
@@ -80,7 +80,7 @@ def invalid_parameter(error: pydantic.ValidationError) -> InvalidParameter:
 
 
 def problem_fields(error: MatchServeError, request_id: str) -> dict[str, Any]:
-    """The body of a problem."""
+    """Return the fields of a problem+json body."""
     fields: dict[str, Any] = {
         "type": f"urn:matchserve:problem:{error.code}",
         "title": error.code.replace("_", " ").capitalize(),
@@ -97,7 +97,7 @@ def problem_fields(error: MatchServeError, request_id: str) -> dict[str, Any]:
 
 
 def problem_response(error: MatchServeError, request: Request) -> Response:
-    """An error as this route's clients expect it: problem+json, or Triton's shape under /v2."""
+    """Return an error as problem+json, or below /v2 as the Open Inference Protocol wants it."""
     request_id = request.scope.get("state", {}).get("request_id", "")
     headers = dict(getattr(error, "headers", {}))
     if error.retry_after_s is not None:
@@ -111,7 +111,7 @@ def problem_response(error: MatchServeError, request: Request) -> Response:
 
 
 def from_http_exception(error: HTTPException) -> MatchServeError:
-    """The framework's own errors (no such route, wrong method) in our shape."""
+    """Convert an error of the framework, such as an unknown route or a wrong method."""
     phrase = HTTPStatus(error.status_code).phrase
     problem = MatchServeError(f"{phrase}.")
     code = "invalid_request" if error.status_code == 400 else phrase.lower().replace(" ", "_")

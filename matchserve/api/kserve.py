@@ -1,4 +1,7 @@
-"""The Open Inference Protocol for patches, with Triton's binary tensors: a stock client works."""
+"""Serve descriptors of patches by the Open Inference Protocol (KServe version 2).
+
+The extension for binary tensors is included, so Triton's clients work.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +38,19 @@ Count = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 class _Part(BaseModel):
-    """Members we do not use are allowed: clients send vendor parameters."""
+    """Base of the messages; unknown fields are ignored, because clients send their own."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class TensorParameters(_Part):
-    """Where a tensor's bytes are."""
+    """Parameters of an input: the size of its data after the JSON, if it is binary."""
 
     binary_data_size: Count | None = None
 
 
 class InputTensor(_Part):
-    """A tensor sent."""
+    """Input tensor of a request."""
 
     name: str
     shape: Annotated[list[Count], Field(min_length=1, max_length=4)]
@@ -57,26 +60,26 @@ class InputTensor(_Part):
 
 
 class OutputParameters(_Part):
-    """How a tensor is wanted."""
+    """Parameters of one requested output."""
 
     binary_data: bool = False
 
 
 class OutputTensor(_Part):
-    """A tensor asked for."""
+    """Output tensor that a request names."""
 
     name: str
     parameters: OutputParameters = OutputParameters()
 
 
 class InferParameters(_Part):
-    """How all outputs are wanted."""
+    """Parameters of a request: the format of outputs that it does not name."""
 
     binary_data_output: bool = False
 
 
 class InferRequest(_Part):
-    """One inference."""
+    """Body of an inference request."""
 
     id: str | None = None
     inputs: Annotated[list[InputTensor], Field(min_length=1, max_length=1)]
@@ -85,7 +88,7 @@ class InferRequest(_Part):
 
     @property
     def is_binary_wanted(self) -> bool:
-        """Whether the answer's tensor shall follow the JSON as bytes."""
+        """Return whether the output tensor follows the JSON as binary data."""
         if self.outputs:
             return self.outputs[0].parameters.binary_data
         return self.parameters.binary_data_output
@@ -93,14 +96,17 @@ class InferRequest(_Part):
 
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     schema = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
-    answers = openapi.problems(*statuses)
-    for answer in answers.values():
-        answer["content"] = {"application/json": {"schema": schema}}
-    return answers
+    responses = openapi.problems(*statuses)
+    for response in responses.values():
+        response["content"] = {"application/json": {"schema": schema}}
+    return responses
 
 
 _OK: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Done.", "content": {"application/json": {"schema": {"type": "object"}}}}
+    200: {
+        "description": "Success.",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
 }
 
 health_router = APIRouter(prefix="/v2", tags=["open inference protocol"])
@@ -111,20 +117,20 @@ router = APIRouter(
 
 @health_router.get("", responses=_OK)
 async def server(request: Request) -> Response:
-    """The server's name and extensions."""
+    """Return the name, version and extensions of the server."""
     extensions = ["binary_tensor_data"]
     return _json({"name": "matchserve", "version": request.app.version, "extensions": extensions})
 
 
 @health_router.get("/health/live", responses=_OK)
 async def live() -> Response:
-    """Alive."""
+    """Return that the process is alive."""
     return _json({"live": True})
 
 
 @health_router.get("/health/ready", responses={**_OK, **_errors(404, 503, 504)})
 async def ready(request: Request) -> Response:
-    """Ready, by a patch through the batcher."""
+    """Check that the default model can describe a patch."""
     await service_of(request).probe()
     return _json({"ready": True})
 
@@ -134,7 +140,7 @@ async def ready(request: Request) -> Response:
     "/models/{name}/versions/{version}", responses={**_OK, **_errors(401, 404, 422, 429, 503)}
 )
 async def metadata(request: Request, name: Name, version: str | None = None) -> Response:
-    """A model's tensors."""
+    """Return the names, types and shapes of a model's tensors."""
     card = _model(service_of(request), name, version).card
     size = card.patch.size
     return _json(
@@ -155,7 +161,7 @@ async def metadata(request: Request, name: Name, version: str | None = None) -> 
     "/models/{name}/versions/{version}/ready", responses={**_OK, **_errors(401, 404, 422, 429, 503)}
 )
 async def model_ready(request: Request, name: Name, version: str | None = None) -> Response:
-    """Whether a model can be used."""
+    """Check that a model is loaded."""
     _model(service_of(request), name, version)
     return _json({"name": name, "ready": True})
 
@@ -169,14 +175,14 @@ _INFER: dict[str, Any] = {
 @router.post("/models/{name}/infer", **_INFER)
 @router.post("/models/{name}/versions/{version}/infer", **_INFER)
 async def infer(request: Request, name: Name, version: str | None = None) -> Response:
-    """Descriptors of a tensor of patches."""
+    """Compute the descriptors of a tensor of patches."""
     service = service_of(request)
     service.start_deadline(request)
     with service.admission.arriving(request):
         model = _model(service, name, version)
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind not in (JSON, OCTETS):
-            raise UnsupportedMedia(f"the body must be {JSON}, with or without binary tensors")
+            raise UnsupportedMedia(f"the content type must be {JSON} or {OCTETS}")
         async with received(request, service.settings.max_body_bytes, service.budget) as body:
             parsed, patches = await service.parse(
                 request, _parse, body, request.headers.get(HEADER_LENGTH), model.card
@@ -194,26 +200,28 @@ async def infer(request: Request, name: Name, version: str | None = None) -> Res
 def _model(service: Service, name: str, version: str | None) -> ServedModel:
     model = service.model(name)
     if version is not None and version != model.card.version:
-        raise InvalidParameter(f"{model.card.name} has the version {model.card.version} only")
+        raise InvalidParameter(f"the only version of {model.card.name} is {model.card.version}")
     return model
 
 
 def _parse(
     body: bytearray, header_length: str | None, card: ModelCard
 ) -> tuple[InferRequest, UInt8]:
-    """The JSON head and the patches, which are in it or follow it as bytes."""
+    """Parse the JSON and the patches, which are in the JSON or follow it as binary data."""
     length = len(body)
     if header_length is not None:
-        # Ten digits at most: int() refuses thousands of them, and "²" is a digit to isdigit().
+        # int() refuses thousands of digits, and isdigit() accepts characters such as "²".
         if not re.fullmatch("[0-9]{1,10}", header_length) or int(header_length) > len(body):
-            raise InvalidJson("Inference-Header-Content-Length does not fit the body")
+            raise InvalidJson(
+                "Inference-Header-Content-Length is not a number, or larger than the body"
+            )
         length = int(header_length)
     try:
         parsed = InferRequest.model_validate(parse_object(body[:length]), strict=True)
     except pydantic.ValidationError as error:
         raise invalid_parameter(error) from error
     patches = _patches(parsed.inputs[0], body[length:], card)
-    # Numbers as JSON take eight times the bytes of a patch: not to be held while waiting.
+    # A list of numbers takes eight times the memory of the patches: drop it before waiting.
     return parsed.model_copy(update={"inputs": []}), patches
 
 
@@ -221,25 +229,27 @@ def _patches(tensor: InputTensor, tail: bytearray, card: ModelCard) -> UInt8:
     size = card.patch.size
     count = tensor.shape[0]
     if tensor.name != INPUT or tensor.shape[1:] not in ([1, size, size], [size, size]):
-        raise InvalidParameter(f"the input is {INPUT!r} of shape [N, 1, {size}, {size}]")
+        raise InvalidParameter(f"the input must be {INPUT!r} with shape [N, 1, {size}, {size}]")
     total = math.prod(tensor.shape)
     if tensor.parameters.binary_data_size is not None:
         if tensor.parameters.binary_data_size != len(tail) or len(tail) != total:
-            raise InvalidParameter(f"{len(tail)} bytes follow, the shape needs {total}")
+            raise InvalidParameter(
+                f"{len(tail)} bytes follow the JSON, but the shape needs {total}"
+            )
         return np.frombuffer(tail, np.uint8).reshape(count, 1, size, size)
     values = _flat(tensor.data or [])
     if len(values) != total:
-        raise InvalidParameter(f"{len(values)} values, the shape needs {total}")
+        raise InvalidParameter(f"data has {len(values)} values, but the shape needs {total}")
     if not all(type(v) is int and 0 <= v <= 255 for v in values):
-        raise InvalidParameter("UINT8 values are whole numbers of 0 to 255")
+        raise InvalidParameter("UINT8 values must be whole numbers from 0 to 255")
     return np.array(values, np.uint8).reshape(count, 1, size, size)
 
 
 def _flat(data: list[Any]) -> list[Any]:
-    """Data may be flat or nested as the shape."""
+    """Flatten data that is nested like its shape; flat data is returned as it is."""
     while data and isinstance(data[0], list):
         if not all(isinstance(item, list) for item in data):
-            raise InvalidParameter("data is nested unevenly")
+            raise InvalidParameter("data has lists and numbers on the same level")
         data = [value for item in data for value in item]
     return data
 

@@ -1,4 +1,7 @@
-"""What an operator watches, in Prometheus' text format; no ids, names or paths as labels."""
+"""Prometheus metrics of the service.
+
+Labels never hold request ids, file names or paths: each new value would be a new time series.
+"""
 
 from __future__ import annotations
 
@@ -19,53 +22,71 @@ _RATIOS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
 
 
 class Metrics:
-    """All metrics of one application; several may live in one process, as in tests."""
+    """Metrics of one application, in a registry of its own so that tests can create several."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
-        self.requests = self._counter("requests", "Requests answered.", ("route", "method", "code"))
+        self.requests = self._counter(
+            "requests", "Number of responses.", ("route", "method", "code")
+        )
         self.duration = self._histogram(
-            "request_duration_seconds", "From first byte to last.", _SECONDS, ("route",)
+            "request_duration_seconds",
+            "Duration of a request, from its head to the end of the response.",
+            _SECONDS,
+            ("route",),
         )
         self.stages = self._histogram(
-            "stage_duration_seconds", "Time of one stage.", _STAGE_SECONDS, ("stage",)
+            "stage_duration_seconds",
+            "Duration of one stage of a request.",
+            _STAGE_SECONDS,
+            ("stage",),
         )
         self.batch_patches = self._histogram(
-            "batch_size_patches", "Patches in one inference.", _PATCHES
+            "batch_size_patches", "Number of patches in one inference.", _PATCHES
         )
         self.batch_jobs = self._histogram(
-            "batch_size_requests", "Images whose patches share one inference.", (1, 2, 4, 8, 16)
+            "batch_size_requests",
+            "Number of images whose patches share one inference.",
+            (1, 2, 4, 8, 16),
         )
-        self.keypoints = self._histogram("keypoints", "Keypoints in one image.", _COUNTS)
-        self.matches = self._histogram("matches", "Matches of one pair.", _COUNTS)
-        self.inlier_ratio = self._histogram("inlier_ratio", "Inliers of one pair.", _RATIOS)
-        self.rejected = self._counter("rejected", "Requests refused.", ("reason",))
-        self.cache = self._counter("feature_cache", "Features looked up.", ("outcome",))
+        self.keypoints = self._histogram("keypoints", "Number of keypoints of one image.", _COUNTS)
+        self.matches = self._histogram(
+            "matches", "Number of matches of one pair of images.", _COUNTS
+        )
+        self.inlier_ratio = self._histogram(
+            "inlier_ratio", "Inliers divided by matches, for one pair of images.", _RATIOS
+        )
+        self.rejected = self._counter("rejected", "Number of refused requests.", ("reason",))
+        self.cache = self._counter(
+            "feature_cache", "Number of lookups in the feature cache.", ("outcome",)
+        )
         self.model_info = Gauge(
             "matchserve_model_info",
-            "A model and what it really runs on.",
+            "Loaded model, with the execution provider that runs it.",
             ("model", "version", "sha256", "provider"),
             registry=self.registry,
         )
         self.loop_lag = self._histogram(
-            "event_loop_lag_seconds", "How late the event loop wakes up.", _SECONDS
+            "event_loop_lag_seconds",
+            "Delay of the event loop: how much later than planned it wakes up.",
+            _SECONDS,
         )
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A gauge that is read when it is asked for."""
+        """Add a gauge whose value is read when the metrics are collected."""
         gauge = Gauge(f"matchserve_{name}", text, registry=self.registry)
         gauge.set_function(read)
 
     def observe_stages(self, timings_ms: Mapping[str, float]) -> None:
-        """Count the stages of one request."""
+        """Record the durations of the stages of one request."""
         for stage, milliseconds in timings_ms.items():
             if stage != "total":
                 self.stages.labels(stage).observe(milliseconds / 1e3)
 
     def observe_result(self, result: MatchResult) -> None:
-        """Count one match."""
+        """Record the result of matching one pair of images."""
         self.observe_stages(result.timings_ms)
         self.keypoints.observe(len(result.features0))
         self.keypoints.observe(len(result.features1))
@@ -74,12 +95,12 @@ class Metrics:
             self.inlier_ratio.observe(result.inlier_count / len(result.matches))
 
     def observe_batch(self, patches: int, jobs: int) -> None:
-        """Count one inference."""
+        """Record the size of one inference."""
         self.batch_patches.observe(patches)
         self.batch_jobs.observe(jobs)
 
     def text(self) -> bytes:
-        """Everything, as `/metrics` answers."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:

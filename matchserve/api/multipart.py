@@ -1,6 +1,6 @@
-"""multipart/form-data in memory, with few parts and no temporary files.
+"""Parse multipart/form-data in memory, with a limited number of parts.
 
-The framework's own parser keeps large files on disk, and their size is not limited.
+Starlette's parser writes large files to disk and does not limit their size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PART_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Form:
-    """The parts of a form: text by name, and files by name; file names are not looked at."""
+    """Text fields and files of a form, by field name; file names are ignored."""
 
     fields: dict[str, str] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class FormLimits:
-    """Which files a form may hold, and how large each may be."""
+    """Names of the files that a form may contain, and the maximum size of each."""
 
     files: tuple[str, ...]
     max_file_bytes: int
@@ -40,9 +40,9 @@ def parse_form(body: bytes | bytearray, boundary: bytes, limits: FormLimits) -> 
     """Parse a whole multipart body.
 
     Raises:
-        InvalidMultipart: it is not one, is cut off, or has too many parts.
-        InvalidParameter: a part is unknown, sent twice, or not UTF-8.
-        PayloadTooLarge: a file is.
+        InvalidMultipart: the body is not a multipart form, is truncated, or has too many parts.
+        InvalidParameter: a part is unknown, repeated, or not UTF-8.
+        PayloadTooLarge: a file is too large.
     """
     reader = _Reader(limits)
     try:
@@ -60,19 +60,19 @@ def parse_form(body: bytes | bytearray, boundary: bytes, limits: FormLimits) -> 
             max_header_count=MAX_HEADERS,
             max_header_size=MAX_HEADER_BYTES,
         )
-        # In parts: searching a large part for the boundary holds the interpreter's lock.
+        # In blocks: the search for the boundary holds the interpreter's lock.
         for start in range(0, len(body), _PART_BYTES):
             parser.write(bytes(body[start : start + _PART_BYTES]))
         parser.finalize()
     except FormParserError as error:
-        raise InvalidMultipart("the body is not a well-formed multipart form") from error
+        raise InvalidMultipart("the body is not a valid multipart form") from error
     if not reader.is_complete:
         raise InvalidMultipart("the multipart body ends before its last boundary")
     return reader.form
 
 
 class _Reader:
-    """Collects the parts as the parser finds them."""
+    """Callbacks of the parser: collect the parts of a form."""
 
     def __init__(self, limits: FormLimits) -> None:
         self.form = Form()
@@ -112,7 +112,7 @@ class _Reader:
         if name in self._limits.files:
             self.form.files[name] = bytes(self._content)
         elif b"filename" in options:
-            raise InvalidParameter(f"{name[:64]!r} is not a file that is taken here")
+            raise InvalidParameter(f"{name[:64]!r} is not a file of this form")
         elif len(self._content) > MAX_FIELD_BYTES:
             raise InvalidParameter(f"{name[:64]} is longer than {MAX_FIELD_BYTES} bytes",
                                    limit=MAX_FIELD_BYTES, value=len(self._content))  # fmt: skip

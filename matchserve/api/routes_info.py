@@ -1,4 +1,4 @@
-"""What there is: models, limits, health, metrics and the page."""
+"""Routes for models, limits, health, metrics and the web page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ models_router = APIRouter(dependencies=[Depends(check_access)], tags=["models"])
 health_router = APIRouter(tags=["operation"])
 
 _OBJECT: dict[str, Any] = {
-    "description": "Done.",
+    "description": "Success.",
     "content": {"application/json": {"schema": {"type": "object"}}},
 }
 
@@ -38,7 +38,7 @@ _OBJECT: dict[str, Any] = {
     responses={200: _OBJECT, **openapi.problems(401, 429)},
 )
 async def models(request: Request) -> Response:
-    """Every model with its card; a broken one says what is wrong with it."""
+    """Return the card of every model; a model that cannot be used has an error instead."""
     service = service_of(request)
     fields = {
         "default": service.settings.default_model,
@@ -49,21 +49,23 @@ async def models(request: Request) -> Response:
 
 @models_router.get(
     "/v1/models/{name}",
-    summary="One model's card",
+    summary="Show a model's card",
     responses={200: _OBJECT, **openapi.problems(401, 404, 422, 429, 503)},
 )
 async def model(request: Request, name: Name) -> Response:
-    """What the model is, how its patches are cut, and what it was measured to do."""
+    """Return a model's card: its version, how patches are cut, and its measured quality."""
     service = service_of(request)
     service.model(name)
     return _json(_model_fields(service, name))
 
 
 @models_router.get(
-    "/info", summary="Limits and devices", responses={200: _OBJECT, **openapi.problems(401, 429)}
+    "/info",
+    summary="Show limits and devices",
+    responses={200: _OBJECT, **openapi.problems(401, 429)},
 )
 async def info(request: Request) -> Response:
-    """The limits of a request, the threads, and the devices that really run."""
+    """Return the limits of requests, the number of threads, and the device of each model."""
     service = service_of(request)
     settings, slots = service.settings, service.admission.slots
     return _json(
@@ -96,19 +98,19 @@ async def info(request: Request) -> Response:
 
 
 @health_router.head("/healthz", include_in_schema=False)
-@health_router.get("/healthz", summary="Is the process alive?", responses={200: _OBJECT})
+@health_router.get("/healthz", summary="Check that the process is alive", responses={200: _OBJECT})
 async def healthz() -> Response:
-    """Answers as long as the event loop turns."""
+    """Return 200 as long as the event loop runs."""
     return _json({"status": "ok"})
 
 
 @health_router.get(
     "/readyz",
-    summary="Can it serve?",
+    summary="Check that the service can serve",
     responses={200: _OBJECT, **openapi.problems(404, 503, 504)},
 )
 async def readyz(request: Request) -> Response:
-    """Sends a patch through the default model's batcher, as a request would."""
+    """Describe a patch with the default model; return 503 or 504 if that fails."""
     service = service_of(request)
     await service.probe()
     statuses = {name: _status(found)["status"] for name, found in service.models.items()}
@@ -117,11 +119,11 @@ async def readyz(request: Request) -> Response:
 
 @health_router.get(
     "/metrics",
-    summary="Prometheus metrics",
-    responses={200: {"description": "Text.", "content": {"text/plain": {}}}},
+    summary="Show metrics for Prometheus",
+    responses={200: {"description": "Metrics as text.", "content": {"text/plain": {}}}},
 )
 async def metrics(request: Request) -> Response:
-    """Counters and histograms of this process."""
+    """Return the metrics of this process in the text format of Prometheus."""
     return Response(
         service_of(request).metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST}
     )
@@ -129,7 +131,7 @@ async def metrics(request: Request) -> Response:
 
 @health_router.get("/", include_in_schema=False)
 async def page() -> Response:
-    """The page."""
+    """Return the web page."""
     return FileResponse(WEB / "index.html", headers={"Cache-Control": "no-cache"})
 
 

@@ -1,4 +1,4 @@
-"""`matchserve serve`: the service on a socket, until it is told to stop."""
+"""Run the service on a socket until a signal stops it (`matchserve serve`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from matchserve.memory import share_heaps
 from matchserve.settings import Settings, load_settings, to_environment
 
 MAX_HEADER_BYTES = 65_536
-# The event loop waits for a busy thread this long before it may go on; 5 ms is the default.
+# Longest wait of the event loop for a thread that computes; Python's default is 5 ms.
 SWITCH_INTERVAL_S = 0.001
 EXIT_BIND = 1
 RETRY_MODEL_S = 10.0
@@ -40,13 +40,13 @@ _log = logging.getLogger(__name__)
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT, finish what was taken, and return the exit code.
+    """Serve until SIGTERM or SIGINT, finish the accepted requests, and return the exit code.
 
     Raises:
-        MatchServeError: it cannot serve with these settings.
+        MatchServeError: the service cannot start with these settings.
     """
     logs.configure(settings.log_format)
-    settings.keys()  # an error here, not in each worker
+    settings.keys()  # fail here once, and not in each worker
     _raise_file_limit()
     if settings.workers > 1:
         return _serve_processes(settings)
@@ -60,11 +60,11 @@ def serve(settings: Settings) -> int:
 
 
 class DrainingServer(uvicorn.Server):
-    """Says at once that it is not ready, serves what it took, and then ends with success."""
+    """On a signal, report that it is not ready, finish the accepted requests, and exit with 0."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Like the original, which raises the signal again at the end: exit code -15, not 0."""
+        """Handle signals without raising them again, as uvicorn does: the exit code is 0."""
         signals = (signal.SIGTERM, signal.SIGINT)
         previous = {number: signal.signal(number, self.handle_exit) for number in signals}
         try:
@@ -74,45 +74,45 @@ class DrainingServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains; a second one ends the process at once."""
+        """Finish the accepted requests; a second signal ends the process at once."""
         if self.should_exit:
             _leave(128 + sig)
         app = _application(self.config)
         if app is not None:
             app.state.service.is_draining = True
-        _log.info("draining: no new connections, up to %d s for what was taken",
+        _log.info("draining: no new connections, up to %d s for accepted requests",
                   self.config.timeout_graceful_shutdown or 0)  # fmt: skip
         self.should_exit = True
 
 
 class WorkerServer(DrainingServer):
-    """The server of one of several processes; the parent tells it when to end."""
+    """Server of a worker process; the parent process ends it."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Ctrl-C reaches every process, and the parent's SIGTERM would be the second signal."""
+        """Ignore SIGINT: Ctrl-C reaches all processes, and the SIGTERM of the parent follows."""
         if sig != signal.SIGINT:
             super().handle_exit(sig, frame)
 
 
 class DrainingProcess(multiprocess.Process):
-    """A worker that drains and ends as a single process does, and that ends with its parent."""
+    """Worker process that finishes accepted requests, and that ends when its parent does."""
 
     @property
     def server(self) -> uvicorn.Server:
-        """The server that runs in the worker."""
+        """Return the server that runs in the worker."""
         if self._server is None:
             self._server = WorkerServer(self.config)
         return self._server
 
     def target(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve, in the worker."""
+        """Serve; this runs in the worker."""
         threading.Thread(target=_end_with_parent, name="matchserve-parent", daemon=True).start()
         super().target(sockets)
         _leave(0)
 
 
 def _end_with_parent() -> None:
-    """Drain when the parent is gone: a new parent could not have the port otherwise."""
+    """Stop when the parent has ended; otherwise a new parent could not bind the port."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
@@ -120,14 +120,14 @@ def _end_with_parent() -> None:
 
 
 class DrainingProcesses(multiprocess.Multiprocess):
-    """The parent of several workers."""
+    """Parent process that starts, replaces and ends the workers."""
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
         self._failed_at: dict[int, float] = {}
 
     def exit_code(self) -> int:
-        """Return 0, or why it ended: a second signal, or workers that cannot start."""
+        """Return 0, or the code for a second signal or for workers that cannot start."""
         if self.signal_queue:
             return 128 + self.signal_queue[0]
         failures = (STARTUP_FAILURE, ModelError.exit_code)
@@ -135,9 +135,9 @@ class DrainingProcesses(multiprocess.Multiprocess):
         return ModelError.exit_code if has_failed else 0
 
     def keep_subprocess_alive(self) -> None:
-        """Replace dead workers; one that lacks its model is tried again later.
+        """Replace workers that have ended; retry one that could not load the model after a while.
 
-        A worker without its default model would take requests that the others can serve.
+        A worker without the default model ends, because the others can serve its requests.
         """
         lacking = [w.exitcode == ModelError.exit_code for w in self.processes]
         if all(lacking):
@@ -158,7 +158,7 @@ class DrainingProcesses(multiprocess.Multiprocess):
         ]
 
     def join_all(self) -> None:
-        """Wait for the workers to drain; a second signal ends them at once."""
+        """Wait until the workers have ended; a second signal kills them."""
         while any(worker.process.is_alive() for worker in self.processes):
             if self.signal_queue:
                 for worker in self.processes:
@@ -168,7 +168,7 @@ class DrainingProcesses(multiprocess.Multiprocess):
 
 
 def worker_app() -> FastAPI:
-    """The application of one worker process, from the environment that `serve` prepared."""
+    """Create the application of a worker from the environment that `serve` has set."""
     settings = load_settings()
     logs.configure(settings.log_format)
     _prepare_process(settings)
@@ -177,32 +177,32 @@ def worker_app() -> FastAPI:
         app.state.service.model("")
         return app
     except ModelError as error:
-        _log.error("this worker does not serve: %s", error.message)
+        _log.error("this worker cannot serve: %s", error.message)
         _leave(error.exit_code)
         raise
     except MatchServeError as error:
-        # The next worker would fail the same way: this code tells the parent to give up.
+        # The next worker would fail too: this exit code tells the parent to stop.
         _log.error("cannot serve: %s", error.message)
         sys.exit(STARTUP_FAILURE)
 
 
 def _serve_processes(settings: Settings) -> int:
-    """Several processes on one socket; one that dies is replaced."""
+    """Run several worker processes on one socket."""
     os.environ.update(to_environment(settings))
     config = _config(settings, factory=True)
     sock = config.bind_socket()
     _start_workers_fast()
-    multiprocess.Process = DrainingProcess  # type: ignore[misc]  # there is no other way in
+    multiprocess.Process = DrainingProcess  # type: ignore[misc]  # uvicorn has no option for it
     parent = DrainingProcesses(config, sockets=[sock])
     parent.run()
     return parent.exit_code()
 
 
 def _start_workers_fast() -> None:
-    """Fork workers from a process that has imported everything and run nothing.
+    """Fork workers from a process that has imported all modules and started no threads.
 
-    Most of the time in which a worker starts is imports, and a killed one is missed meanwhile.
-    FAISS and ONNX Runtime are left to the workers: a GPU does not survive a fork.
+    Imports take most of the time in which a killed worker is replaced.
+    Workers import FAISS and ONNX Runtime themselves: a GPU cannot be used after a fork.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["matchserve.cli", __name__])
@@ -210,7 +210,7 @@ def _start_workers_fast() -> None:
 
 
 def _application(config: uvicorn.Config) -> FastAPI | None:
-    """The application inside whatever uvicorn has wrapped around it."""
+    """Return the application, without the layers that uvicorn adds."""
     app = getattr(config, "loaded_app", None)
     while app is not None and not isinstance(app, FastAPI):
         app = getattr(app, "app", None)
@@ -256,13 +256,13 @@ def _prepare_process(settings: Settings) -> None:
 
 
 def _raise_file_limit() -> None:
-    """Every connection is a file; take as many as we are allowed."""
+    """Raise the limit of open files, which includes connections, to the maximum."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _leave(code: int) -> None:
-    """End now: a thread that hangs in a model would keep the interpreter from leaving."""
+    """End the process at once; a thread that hangs in a model would delay a normal exit."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

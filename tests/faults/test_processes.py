@@ -284,7 +284,7 @@ def test_a_worker_without_its_model_takes_no_requests(tmp_path: Path) -> None:
         (model / "model.onnx").write_bytes(whole[:100])
         listening(server)[0].kill()
         end = time.monotonic() + 30
-        while "does not serve" not in server.log():
+        while "worker cannot serve" not in server.log():
             assert time.monotonic() < end
             time.sleep(0.1)
         statuses = [httpx.get(f"{server.url}/readyz", timeout=30).status_code for _ in range(30)]
