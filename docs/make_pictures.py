@@ -85,7 +85,7 @@ def photograph_page(url: str, folder: Path) -> None:
                 color_scheme="dark" if scheme == "dark" else "light",
             )
             page.goto(url)
-            page.click("#sample")
+            page.click("[data-sample=hard]")
             expect(page.locator("#status")).to_contain_text("Done", timeout=30_000)
             # The model is loaded now: the times of the second run are typical.
             page.click("#run")

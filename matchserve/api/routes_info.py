@@ -135,6 +135,12 @@ async def page() -> Response:
     return FileResponse(WEB / "index.html", headers={"Cache-Control": "no-cache"})
 
 
+@health_router.get("/docs", include_in_schema=False)
+async def docs() -> Response:
+    """Return the page of the HTTP API."""
+    return FileResponse(WEB / "docs.html", headers={"Cache-Control": "no-cache"})
+
+
 def _model_fields(service: Service, name: str) -> dict[str, Any]:
     found = service.models[name]
     if isinstance(found, ModelError):

@@ -1,7 +1,11 @@
-// The canvas: two images, lines between them, zoom, pan, and the match under the pointer.
+// The canvas: two images, their matches or keypoints, zoom, pan, and the match under the pointer.
 
-const RAMP = [[255, 122, 89], [255, 209, 102], [64, 224, 176]];
-const REJECTED = "rgba(140, 148, 160, 0.55)";
+// The colours of the legend in style.css; matchserve/drawing.py uses the same. All inliers are blue
+// to green, because orange and red read as wrong.
+const RAMP = [[92, 184, 255], [64, 224, 176]];
+const REJECTED = "rgba(255, 107, 87, 0.7)";
+const DOUBTFUL = "rgba(178, 186, 198, 0.8)";
+const PLAIN = "rgba(255, 209, 102, 0.9)";
 const GAP = 12;
 const PATCH_PX = 56; // side of the image region shown for a match
 const REACH_PX = 10;
@@ -17,15 +21,19 @@ export class Viewer {
     this.visible = [];
     this.selected = -1;
     this.filter = { score: 0, inliersOnly: true };
+    this.mode = "matches";
     this.view = { x: 0, y: 0, scale: 1 };
     this.pointers = new Map();
     new ResizeObserver(() => { this.layout(); this.fit(); }).observe(canvas);
     this.listen();
   }
 
-  show(images, result) {
+  // `trust` says how matches are drawn: "trusted", "unchecked" or "doubtful".
+  show(images, result, trust = "trusted") {
     this.images = images;
     this.result = result;
+    this.trust = trust;
+    if (!result) this.panels = null;
     const { confidence } = result ?? {};
     this.matches = result ? result.matches.map((_, i) => ({
       index: i,
@@ -34,7 +42,7 @@ export class Viewer {
       // The slider filters by confidence, or by score if the model has no confidence.
       score: confidence ? confidence[i] : result.scores[i],
       refined: result.refined[i],
-      inlier: result.geometry.kind === "none" || result.inliers[i],
+      inlier: trust === "unchecked" || (trust === "trusted" && result.inliers[i]),
     })) : [];
     // Scores are coloured by rank, because most are near the top of their scale.
     const ranked = [...this.matches].filter((m) => m.inlier).sort((m, n) => m.score - n.score);
@@ -46,6 +54,12 @@ export class Viewer {
     this.refilter();
   }
 
+  setMode(mode) {
+    this.mode = mode;
+    this.select(-1);
+    this.draw();
+  }
+
   setFilter(filter) {
     this.filter = { ...this.filter, ...filter };
     this.refilter();
@@ -53,7 +67,8 @@ export class Viewer {
 
   refilter() {
     const { score, inliersOnly } = this.filter;
-    this.visible = this.matches.filter((m) => m.score >= score && (m.inlier || !inliersOnly));
+    const isKept = (m) => m.inlier || !inliersOnly || this.trust === "doubtful";
+    this.visible = this.matches.filter((m) => m.score >= score && isKept(m));
     if (!this.visible.some((m) => m.index === this.selected)) this.select(-1);
     this.draw();
   }
@@ -108,10 +123,10 @@ export class Viewer {
   }
 
   colour(match, alpha = 0.85) {
+    if (this.trust === "doubtful") return DOUBTFUL;
     if (!match.inlier) return REJECTED;
-    const t = 2 * (match.rank ?? 1);
-    const i = Math.min(1, Math.floor(t));
-    const mix = RAMP[i].map((c, n) => Math.round(c + (RAMP[i + 1][n] - c) * (t - i)));
+    const t = match.rank ?? 1;
+    const mix = RAMP[0].map((c, n) => Math.round(c + (RAMP[1][n] - c) * t));
     return `rgba(${mix.join(",")},${alpha})`;
   }
 
@@ -131,12 +146,43 @@ export class Viewer {
       const p = this.panels[i];
       c.drawImage(image, x + p.x * scale, y + p.y * scale, p.w * scale, p.h * scale);
     });
+    if (this.mode === "keypoints") return this.paintKeypoints();
     const order = [...this.visible].sort((m, n) => m.inlier - n.inlier || m.score - n.score);
     const faint = this.selected >= 0 ? 0.25 : 1;
     const every = Math.max(1, Math.ceil(order.length / MAX_LINES));
     order.forEach((match, i) => this.line(match, 1.2 * this.ratio, faint, { hasLine: i % every === 0 }));
     const chosen = this.visible.find((m) => m.index === this.selected);
     if (chosen) this.line(chosen, 3 * this.ratio, 1, { hasLine: true, isChosen: true });
+  }
+
+  paintKeypoints() {
+    if (!this.result) return;
+    for (const side of [0, 1]) {
+      const matched = new Set(this.matches.filter((m) => m.inlier).map((m) => this.result.matches[m.index][side]));
+      const points = this.result[`keypoints${side}`];
+      const order = points.map((_, i) => i).sort((i, j) => matched.has(i) - matched.has(j));
+      for (const i of order) this.keypoint(side, i, matched.has(i) ? this.colour({ inlier: true }) : PLAIN);
+    }
+  }
+
+  // A circle of the keypoint's scale with a line for its orientation; a dot if they are not known.
+  keypoint(side, index, colour) {
+    const c = this.context, panel = this.panels[side], { result } = this;
+    const [x, y] = this.place(result[`keypoints${side}`][index], panel);
+    const sigma = result[`scales${side}`]?.[index], angle = result[`orientations${side}`]?.[index] ?? 0;
+    c.strokeStyle = c.fillStyle = colour;
+    c.lineWidth = this.ratio;
+    c.beginPath();
+    if (sigma === undefined) {
+      c.arc(x, y, 2.2 * this.ratio, 0, 7);
+      c.fill();
+      return;
+    }
+    const radius = Math.max(1.5 * this.ratio, 3 * sigma * panel.k * this.view.scale);
+    c.arc(x, y, radius, 0, 7);
+    c.moveTo(x, y);
+    c.lineTo(x + radius * Math.cos(angle), y + radius * Math.sin(angle));
+    c.stroke();
   }
 
   line(match, width, alpha, { hasLine, isChosen = false }) {
@@ -149,9 +195,11 @@ export class Viewer {
       c.lineWidth = width + 2 * this.ratio;
       c.beginPath(); c.moveTo(x0, y0); c.lineTo(x1, y1); c.stroke();
     }
-    c.strokeStyle = c.fillStyle = isChosen ? this.colour({ ...match, inlier: true }, 1) : this.colour(match);
+    c.strokeStyle = c.fillStyle = this.colour(match, isChosen ? 1 : 0.85);
     c.lineWidth = width;
+    c.setLineDash(match.inlier ? [] : [6 * this.ratio, 4 * this.ratio]);
     if (hasLine) { c.beginPath(); c.moveTo(x0, y0); c.lineTo(x1, y1); c.stroke(); }
+    c.setLineDash([]);
     const radius = (isChosen ? 5 : 2.2) * this.ratio;
     for (const [x, y] of [[x0, y0], [x1, y1]]) {
       c.beginPath(); c.arc(x, y, radius, 0, 7); c.fill();
@@ -161,6 +209,7 @@ export class Viewer {
 
   nearest(x, y) {
     let best = -1, distance = REACH_PX * this.ratio;
+    if (this.mode !== "matches") return best;
     for (const match of this.visible) {
       for (const [px, py] of [this.place(match.p, this.panels[0]), this.place(match.q, this.panels[1])]) {
         const d = Math.hypot(px - x, py - y);
@@ -180,7 +229,7 @@ export class Viewer {
   }
 
   step(by) {
-    if (!this.visible.length) return;
+    if (!this.visible.length || this.mode !== "matches") return;
     const at = this.visible.findIndex((m) => m.index === this.selected);
     const next = at < 0 ? (by > 0 ? 0 : -1) : at + by;
     this.select(this.visible.at(next % this.visible.length).index);

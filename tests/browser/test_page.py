@@ -16,6 +16,8 @@ from tests.server_process import ServerProcess
 
 pytestmark = pytest.mark.browser
 
+SAMPLES = Path(__file__).resolve().parents[2] / "matchserve" / "web" / "samples"
+
 if chromium_path() is None and not is_required():
     pytest.skip("no chromium: the page tests were left out", allow_module_level=True)
 
@@ -151,18 +153,17 @@ def test_an_error_is_shown_kindly(page: Page, samples: list[str], tmp_path: Path
     expect(page.locator("#problem")).to_be_hidden()
 
 
-def test_the_sample_and_the_curl_line_give_the_same(
-    page: Page, samples: list[str], tmp_path: Path
-) -> None:
-    page.click("#sample")
+def test_the_sample_and_the_curl_line_give_the_same(page: Page) -> None:
+    page.click("[data-sample=easy]")
     expect(page.locator("#n-verdict")).to_have_text("Same scene", timeout=30_000)
     with page.expect_response("**/v1/match"):
+        page.click("#more summary")
         page.fill("#ratio", "0.9")
         page.locator("#ratio").blur()
     expect(page.locator("#progress")).to_be_hidden()
     words = shlex.split(page.locator("#curl").inner_text())
     done = subprocess.run(
-        [words[0], "-s", *words[1:]], cwd=Path(samples[0]).parent, capture_output=True, check=True
+        [words[0], "-s", *words[1:]], cwd=SAMPLES, capture_output=True, check=True
     )
     assert len(json.loads(done.stdout)["matches"]) == number(page, "matches")
 
@@ -186,8 +187,9 @@ def test_text_can_be_read_in_light_and_dark(
           const lum = (text) => {
             const [r, g, b] = text.match(/[0-9.]+/g).map((v) => linear(Number(v) / 255));
             return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-          const back = lum(getComputedStyle(document.querySelector(".controls")).backgroundColor);
-          const contrast = (e) => { const f = lum(getComputedStyle(e).color);
+          const backOf = (e) => { const c = getComputedStyle(e).backgroundColor;
+            return c === "rgba(0, 0, 0, 0)" ? backOf(e.parentElement) : lum(c); };
+          const contrast = (e) => { const f = lum(getComputedStyle(e).color), back = backOf(e);
             return (Math.max(f, back) + 0.05) / (Math.min(f, back) + 0.05); };
           return Math.min(...[...document.querySelectorAll("label, legend")].map(contrast));
         }"""
