@@ -83,6 +83,7 @@ SMALLER = {
     ),
     "python -m training data scenes scenes/* -o stores/scenes --workspace work "
     "--magnification 20": "--max-keypoints 1500 --workers 1",
+    "python -m training data modal registered -o stores/modal --magnification 20": "--workers 1",
     "python -m training evaluate ./mine --benchmark homography --data sequences": (
         "--max-keypoints 200"
     ),

@@ -76,12 +76,24 @@ def test_the_commands_of_the_pages(
         write_scene(pictures / "corner", 5)
         (pictures / "scenes").mkdir()
         (pictures / "corner" / "images").rename(pictures / "scenes" / "corner")
+    if "docs/guides/patches.md" in pages:
+        write_registered_pair(pictures)
     for page in pages:
         if page == "docs/guides/calibrate.md":  # needs a dozen scenes and photographs
             for seed in range(9):
                 picture = encoded(generate((400, 300), seed=20 + seed))
                 (pictures / "photos" / f"{seed}.png").write_bytes(picture)
         walkthrough.follow(page)
+
+
+def write_registered_pair(pictures: Path) -> None:
+    """Write the pair of `pictures` again, as a registered pair."""
+    folder = pictures / "registered" / "night" / "001"
+    folder.mkdir(parents=True)
+    for name, copy in (("a.jpg", "1.jpg"), ("b.jpg", "2.jpg")):
+        shutil.copy(pictures / name, folder / copy)
+    turn = cv2.getRotationMatrix2D((200, 180), 25, 0.9)
+    np.savetxt(folder / "H_1_2", np.vstack([turn, [0.0, 0.0, 1.0]]))
 
 
 def test_the_cpp_example(pictures: Path, walkthrough: Walkthrough) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,17 @@ from typing import Annotated
 import typer
 
 from matchserve.types import PatchSpec
+from training.data.arguments import (
+    Directories,
+    Magnification,
+    MaxSide,
+    Output,
+    Size,
+    StoreArgument,
+    Workers,
+    command_line,
+)
+from training.data.modal.commands import modal
 from training.errors import DataError
 
 # Imports are inside the commands: `train` should not wait for the import of pycolmap.
@@ -18,21 +28,6 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-
-Directories = Annotated[list[Path], typer.Argument(help="Folders with images.", show_default=False)]
-StoreArgument = Annotated[Path, typer.Argument(help="Path of the patch store.", show_default=False)]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Path of the patch store to write.")]
-Magnification = Annotated[
-    float,
-    typer.Option(help="Side of the cropped square, in sigmas of the keypoint (K).", min=1, max=100),
-]
-Size = Annotated[int, typer.Option(help="Side of a patch, in samples.", min=8, max=256)]
-Workers = Annotated[
-    int | None, typer.Option(help="Number of processes; as many as CPU cores if not given.")
-]
-MaxSide = Annotated[
-    int, typer.Option(help="Reduce images whose longer side is larger than this, in pixels.")
-]
 
 
 @app.command()
@@ -81,7 +76,7 @@ def photos(
         tolerance=Tolerance(position_tolerance, scale_tolerance, angle_tolerance),
     )
     start = time.perf_counter()
-    build_photos(directories, output, options, workers=workers, made_by=_command())
+    build_photos(directories, output, options, workers=workers, made_by=command_line())
     typer.echo(f"made in {time.perf_counter() - start:.0f} s")
     typer.echo(report_store(output))
 
@@ -127,11 +122,14 @@ def scenes(
     )
     start = time.perf_counter()
     lines = build_scenes(
-        directories, output, options, workspace=workspace, workers=workers, made_by=_command()
+        directories, output, options, workspace=workspace, workers=workers, made_by=command_line()
     )
     typer.echo("\n".join(lines))
     typer.echo(f"made in {time.perf_counter() - start:.0f} s")
     typer.echo(report_store(output))
+
+
+app.command()(modal)
 
 
 @app.command()
@@ -200,7 +198,7 @@ def merge(
     from training.data.store.divide import merge_stores
     from training.data.store.report import report_store
 
-    typer.echo(report_store(merge_stores(stores, output, made_by=_command())))
+    typer.echo(report_store(merge_stores(stores, output, made_by=command_line())))
 
 
 @app.command()
@@ -209,7 +207,8 @@ def split(
     train: Annotated[Path, typer.Argument(help="Store to write the remaining scenes to.")],
     validation: Annotated[Path, typer.Argument(help="Store to write the held-out scenes to.")],
     scene: Annotated[
-        list[str] | None, typer.Option(help="Scene to hold out; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Scene to hold out, or a pattern of names; may be repeated."),
     ] = None,
     count: Annotated[
         int | None, typer.Option(help="Number of scenes to hold out at random.")
@@ -224,7 +223,7 @@ def split(
     if (scene is None) == (count is None):
         raise DataError("give either --scene (may be repeated) or --count")
     held_out = scene if scene else random_scenes(PatchStore.open(store), count or 0, seed)
-    for path in split_store(store, train, validation, held_out, made_by=_command()):
+    for path in split_store(store, train, validation, held_out, made_by=command_line()):
         typer.echo(f"{path}\n{report_store(path)}")
 
 
@@ -244,7 +243,7 @@ def pairs(
     from training.data.store.fixed_pairs import limit_pairs
     from training.data.store.report import report_store
 
-    made = limit_pairs(store, output, count=count, seed=seed, made_by=_command())
+    made = limit_pairs(store, output, count=count, seed=seed, made_by=command_line())
     typer.echo(report_store(made))
 
 
@@ -254,12 +253,20 @@ def show(
     output: Annotated[Path, typer.Option("--output", "-o", help="PNG file to write.")],
     classes: Annotated[int, typer.Option(help="Number of classes to show.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Random seed for the choice of classes.")] = 0,
+    label: Annotated[str | None, typer.Option(help="Show only classes of this label.")] = None,
+    scene: Annotated[
+        str | None,
+        typer.Option(help="Show only scenes of this name, or of a pattern such as night/*."),
+    ] = None,
 ) -> None:
     """Draw a contact sheet of random classes."""
     from training.data.store.reader import PatchStore
     from training.data.store.sheet import contact_sheet, write_sheet
 
-    write_sheet(output, contact_sheet(PatchStore.open(store), classes=classes, seed=seed))
+    view = PatchStore.open(store)
+    view = view if label is None else view.with_labels([label])
+    view = view if scene is None else view.split([scene])
+    write_sheet(output, contact_sheet(view, classes=classes, seed=seed))
 
 
 @app.command(name="recrop")
@@ -276,7 +283,7 @@ def recrop_command(
     from training.data.store.report import report_store
 
     spec = PatchSpec(size=size, magnification=magnification)
-    recrop(store, directories, output, spec, workers=workers, made_by=_command())
+    recrop(store, directories, output, spec, workers=workers, made_by=command_line())
     typer.echo(report_store(output))
 
 
@@ -292,7 +299,7 @@ def phototour(
     from training.data.public.phototour import import_phototour
     from training.data.store.report import report_store
 
-    typer.echo(report_store(import_phototour(data_dir, output, size=size, made_by=_command())))
+    typer.echo(report_store(import_phototour(data_dir, output, size=size, made_by=command_line())))
 
 
 @app.command()
@@ -319,21 +326,15 @@ def hpatches(
     from training.data.store.report import report_store
 
     if split is None:
-        stores = [import_hpatches(data_dir, output, size=size, made_by=_command())]
+        stores = [import_hpatches(data_dir, output, size=size, made_by=command_line())]
     else:
-        stores = import_split(data_dir, output, split, size=size, made_by=_command())
+        stores = import_split(data_dir, output, split, size=size, made_by=command_line())
     for store in stores:
         typer.echo(report_store(store))
 
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _command() -> str:
-    """Return the command line, with paths reduced to their last part."""
-    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
-    return " ".join(words if words[:1] == ["data"] else ["data", *words])
 
 
 if __name__ == "__main__":

@@ -34,6 +34,18 @@ def list_images(directories: Iterable[Path]) -> dict[str, Path]:
     return images
 
 
+def numbered_image(folder: Path, number: int) -> Path:
+    """Return the image `NUMBER.*` in a folder.
+
+    Raises:
+        DataError: there is none.
+    """
+    for suffix in SUFFIXES:
+        if (folder / f"{number}{suffix}").is_file():
+            return folder / f"{number}{suffix}"
+    raise DataError(f"{folder}: no image {number} ({', '.join(SUFFIXES)})")
+
+
 def read_image(path: Path, max_side: int | None = None) -> Image:
     """Decode an image file.
 

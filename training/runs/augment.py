@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from matchserve.types import UInt8
 from training.recipes.options import Degrees, Fraction, NonNegative, Options
+from training.runs.sensor import blurred, curved, inverted, shaded
 
 
 class AugmentOptions(Options):
@@ -27,7 +28,10 @@ class AugmentOptions(Options):
     drawn per patch. `rotation_deg` is in degrees. `scale` and `aspect` are the logarithm of a
     factor, so about a fraction. `shift` is a fraction of the patch side. `gain` is a fraction,
     `bias` grey levels, `gamma` the logarithm of an exponent, `noise` a standard deviation in grey
-    levels.
+    levels. The following imitate other light and other sensors: `invert` is the probability that
+    dark and bright are exchanged, `curve` the weight of a random tone curve that need not rise,
+    `shading` the standard deviation of the logarithm of a smooth field of exposure factors, and
+    `blur` the weight of a copy that is blurred by 1.5 samples.
     """
 
     turns: Literal["none", "rot_flip", "transpose_flip"] = "rot_flip"
@@ -39,6 +43,10 @@ class AugmentOptions(Options):
     bias: NonNegative = 0.0
     gamma: NonNegative = 0.0
     noise: NonNegative = 0.0
+    invert: Fraction = 0.0
+    curve: Fraction = 0.0
+    shading: NonNegative = 0.0
+    blur: Fraction = 0.0
 
     @property
     def resamples(self) -> bool:
@@ -49,6 +57,11 @@ class AugmentOptions(Options):
     def changes_brightness(self) -> bool:
         """Return whether grey levels change."""
         return any((self.gain, self.bias, self.gamma, self.noise))
+
+    @property
+    def changes_sensor(self) -> bool:
+        """Return whether patches are changed as by other light or another sensor."""
+        return any((self.invert, self.curve, self.shading, self.blur))
 
 
 def augment(
@@ -73,6 +86,8 @@ def augment(
         extra = np.where(copies.ravel(), rng.uniform(-limit, limit, rows * count), 0.0)
     if options.resamples or extra.any():
         moved = resample(moved, jitter_matrices(rows * count, options, rng, extra))
+    if options.changes_sensor:
+        moved = change_sensor(moved, options, rng)
     if options.changes_brightness:
         moved = relight(moved, options, rng)
     return moved.view(rows, count, 1, side, side)
@@ -152,3 +167,17 @@ def relight(patches: Tensor, options: AugmentOptions, rng: np.random.Generator) 
         noise = torch.from_numpy(rng.standard_normal(result.shape, np.float32))
         result = result + strength * noise
     return result.clamp(0.0, 255.0)
+
+
+def change_sensor(patches: Tensor, options: AugmentOptions, rng: np.random.Generator) -> Tensor:
+    """Blur, shade, bend and invert each of (M, 1, S, S), in 0..255."""
+    result = patches
+    if options.blur:
+        result = blurred(result, options.blur, rng)
+    if options.shading:
+        result = shaded(result, options.shading, rng)
+    if options.curve:
+        result = curved(result, options.curve, rng)
+    if options.invert:
+        result = inverted(result, options.invert, rng)
+    return result

@@ -49,8 +49,11 @@ else:
 
 # Keys of [run] that do not decide what is learned: the same run may be continued with others.
 EXECUTION = ("threads", "device", "compile", "log_every", "keep_every")
-# Of these, the keys that older recipes do not have.
-_ADDED = ("keep_every",)
+# Keys that older recipes do not have. Where they have no effect they are left out of the ID, so
+# that it is still the one of older runs.
+_ADDED_TO_RUN = ("keep_every",)
+_ADDED_TO_AUGMENT = ("invert", "curve", "shading", "blur")
+_ADDED_TO_SOURCES = ("labels",)
 NAME_PATTERN = r"^[^./\\\x00-\x1f][^/\x00-\x1f]{0,99}$"
 """A name is part of the name of the run's directory, so it must not lead elsewhere."""
 
@@ -60,14 +63,16 @@ Strings = Annotated[tuple[str, ...], Field(strict=False)]
 class Source(Options):
     """A patch store: a directory, or `synthetic:SEED:CLASSES`, which is generated when needed.
 
-    `scenes` uses only these scenes, `without_scenes` leaves some out. `weight` is the relative
-    share of the store in a training batch.
+    `scenes` uses only these scenes, `without_scenes` leaves some out; both may contain patterns
+    such as `night/*`. `labels` uses only classes of these labels. `weight` is the relative share
+    of the store in a training batch.
     """
 
     path: str
     weight: Positive = 1.0
     scenes: Strings = ()
     without_scenes: Strings = ()
+    labels: Strings = ()
 
 
 class DataOptions(Options):
@@ -165,8 +170,16 @@ def identity(values: Mapping[str, Any]) -> str:
 
 
 def _without_added(values: Mapping[str, Any]) -> dict[str, Any]:
-    run = {key: value for key, value in values["run"].items() if key not in _ADDED}
-    return {**values, "run": run}
+    run = {key: value for key, value in values["run"].items() if key not in _ADDED_TO_RUN}
+    data = dict(values["data"])
+    for part in ("train", "validation"):
+        data[part] = [_without_unused(source, _ADDED_TO_SOURCES) for source in data[part]]
+    augment = _without_unused(values["augment"], _ADDED_TO_AUGMENT)
+    return {**values, "run": run, "data": data, "augment": augment}
+
+
+def _without_unused(values: Mapping[str, Any], added: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value or key not in added}
 
 
 def _digits(values: Mapping[str, Any]) -> str:

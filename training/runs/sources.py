@@ -15,7 +15,9 @@ from training.runs.recipe import Source
 
 
 def open_source(source: Source, cache: Path) -> PatchStore:
-    """Open the store of `source`, limited to its scenes; generated stores are kept in `cache`.
+    """Open the store of `source`, limited to its scenes and labels.
+
+    Generated stores are kept in `cache`.
 
     Raises:
         DataError: the store cannot be opened, or the scenes leave no class.
@@ -29,8 +31,10 @@ def open_source(source: Source, cache: Path) -> PatchStore:
     if source.without_scenes:
         dropped = store.split(source.without_scenes).classes
         store = store.select_classes(~np.isin(store.classes, dropped))
+    if source.labels:
+        store = store.with_labels(source.labels)
     if not len(store):
-        raise DataError(f"{source.path}: the selected scenes contain no class")
+        raise DataError(f"{source.path}: the selected scenes and labels contain no class")
     return store
 
 

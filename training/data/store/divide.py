@@ -21,11 +21,13 @@ def split_store(
 ) -> tuple[Path, Path]:
     """Write the named scenes to `validation` and all others to `train`; no scene is in both.
 
+    A name may be a pattern, such as `night/*`.
+
     Raises:
         DataError: a scene is unknown, one side would have no scene, or an output exists.
     """
     store = PatchStore.open(source)
-    held_out = set(scenes)
+    held_out = set(used_scenes(store.split(scenes)))
     rest = [name for name in used_scenes(store) if name not in held_out]
     if not held_out or not rest:
         raise DataError(f"{source}: a split needs at least one scene on each side")
@@ -79,10 +81,15 @@ def used_scenes(store: PatchStore) -> list[str]:
     return [store.scenes[number] for number in np.unique(store.class_scenes[store.classes])]
 
 
+def used_labels(store: PatchStore) -> list[str]:
+    """Return the labels that this view has classes of, in store order."""
+    return [store.labels[number] for number in np.unique(store.class_labels[store.classes])]
+
+
 def copy_scenes(store: PatchStore, names: Iterable[str], writer: StoreWriter) -> None:
     """Append all classes of the named scenes to `writer`."""
-    for name in names:
-        view = store.split([name])
+    for name, label in ((n, label) for n in names for label in used_labels(store.split([n]))):
+        view = store.split([name]).with_labels([label])
         for start in range(0, len(view), _BLOCK):
             classes = view.classes[start : start + _BLOCK]
             sizes = store.offsets[classes + 1] - store.offsets[classes]
@@ -96,4 +103,5 @@ def copy_scenes(store: PatchStore, names: Iterable[str], writer: StoreWriter) ->
                 scene=name,
                 images=[store.images[number] for number in store.sources[rows]],
                 keypoints=store.keypoints[rows],
+                label=label,
             )

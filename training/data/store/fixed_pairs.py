@@ -26,10 +26,11 @@ def limit_pairs(source: Path, output: Path, *, count: int, seed: int = 0, made_b
     """
     store = PatchStore.open(source)
     left, right, number = draw_pairs(store, count // 2, seed)
-    scenes = store.class_scenes[store.classes[number]]
+    classes = store.classes[number]
+    kinds = np.column_stack([store.class_scenes[classes], store.class_labels[classes]])
     with StoreWriter(output, store.spec, made_by=made_by, notes=raw_notes(source)) as writer:
-        for scene in np.unique(scenes):
-            rows = np.flatnonzero(scenes == scene)
+        for scene, label in np.unique(kinds, axis=0):
+            rows = np.flatnonzero((kinds == (scene, label)).all(axis=1))
             for start in range(0, len(rows), _BLOCK):
                 block = rows[start : start + _BLOCK]
                 indices = np.column_stack([left[block], right[block]]).ravel()
@@ -39,6 +40,7 @@ def limit_pairs(source: Path, output: Path, *, count: int, seed: int = 0, made_b
                     scene=store.scenes[scene],
                     images=[store.images[image] for image in store.sources[indices]],
                     keypoints=store.keypoints[indices],
+                    label=store.labels[label],
                 )
     return output
 

@@ -5,6 +5,8 @@ A store is a directory:
     patches.npy     uint8   (P, S, S)   the patches of one class are contiguous
     offsets.npy     int64   (C + 1,)    class c owns patches offsets[c] .. offsets[c + 1]
     scenes.npy      int32   (C,)        scene of each class, an index into store.json "scenes"
+    labels.npy      int32   (C,)        label of each class, an index into store.json "labels";
+                                        only if classes have labels
     sources.npy     int32   (P,)        image of each patch, an index into store.json "images"
     keypoints.npy   float32 (P, 4)      x, y, sigma, angle in that image; NaN if unknown
     store.json      format_version, patch_spec, scenes, images, made_by, notes, counts, digest,
@@ -19,6 +21,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +53,11 @@ class PatchStore:
     pixels: UInt8
     offsets: Int64
     class_scenes: Int32
+    class_labels: Int32
     sources: Int32
     keypoints: Float32
     scenes: tuple[str, ...]
+    labels: tuple[str, ...]
     images: tuple[str, ...]
     digest: str
     made_by: str
@@ -79,9 +84,15 @@ class PatchStore:
             pixels=_read_array(directory, PATCHES_FILE, np.uint8, (patches, spec.size, spec.size)),
             offsets=offsets,
             class_scenes=_read_array(directory, "scenes.npy", np.int32, (classes,)),
+            class_labels=(
+                _read_array(directory, "labels.npy", np.int32, (classes,))
+                if "labels" in head
+                else np.zeros(classes, np.int32)
+            ),
             sources=_read_array(directory, "sources.npy", np.int32, (patches,)),
             keypoints=_read_array(directory, "keypoints.npy", np.float32, (patches, 4)),
             scenes=tuple(head["scenes"]),
+            labels=tuple(head.get("labels", [""])),
             images=tuple(head["images"]),
             digest=str(head["digest"]),
             made_by=str(head["made_by"]),
@@ -133,18 +144,38 @@ class PatchStore:
         return replace(self, classes=self.classes[flags])
 
     def split(self, scene_names: Iterable[str]) -> PatchStore:
-        """Return a view of the classes that belong to the named scenes.
+        """Return a view of the classes of the named scenes; `night/*` names all that begin so.
 
         Raises:
             DataError: the store has no scene of that name.
         """
-        wanted = []
+        wanted: list[int] = []
         for name in scene_names:
-            if name not in self.scenes:
+            if name in self.scenes:
+                wanted.append(self.scenes.index(name))
+                continue
+            fitting = [n for n, scene in enumerate(self.scenes) if fnmatchcase(scene, name)]
+            if not fitting:
                 known = ", ".join(self.scenes[:20])
                 raise DataError(f"{self.path}: no scene {name!r}; it has: {known}")
-            wanted.append(self.scenes.index(name))
+            wanted += fitting
         return self.select_classes(np.isin(self.class_scenes[self.classes], wanted))
+
+    def with_labels(self, labels: Iterable[str]) -> PatchStore:
+        """Return a view of the classes that have one of the labels.
+
+        Raises:
+            DataError: the store has no such label.
+        """
+        wanted = []
+        for label in labels:
+            if label not in self.labels:
+                raise DataError(
+                    f"{self.path}: no class has the label {label!r}; "
+                    f"its labels are: {', '.join(filter(None, self.labels)) or 'none'}"
+                )
+            wanted.append(self.labels.index(label))
+        return self.select_classes(np.isin(self.class_labels[self.classes], wanted))
 
     def verify(self) -> None:
         """Read all patches and compare them with the digest.
@@ -212,6 +243,7 @@ def _read_array(
 def _check_names(store: PatchStore) -> None:
     for name, values, names in (
         ("scenes.npy", store.class_scenes, store.scenes),
+        ("labels.npy", store.class_labels, store.labels),
         ("sources.npy", store.sources, store.images),
     ):
         if len(values) and not (int(values.min()) >= 0 and int(values.max()) < len(names)):

@@ -16,10 +16,11 @@ import numpy as np
 from matchserve.types import Float32, Image, Keypoints, PatchSpec, UInt8
 from matchserve.vision.patches import crop
 from training.data.images import list_images, read_image
+from training.data.modal.pairs import find_pairs
 from training.data.parallel import in_processes
 from training.data.photos.views import render, split_view_name
 from training.data.scenes.build import find_scenes
-from training.data.store.divide import used_scenes
+from training.data.store.divide import used_labels, used_scenes
 from training.data.store.notes import raw_notes, read_notes
 from training.data.store.reader import Int64, PatchStore
 from training.data.store.writer import StoreWriter
@@ -29,6 +30,7 @@ from training.errors import DataError
 @dataclass(frozen=True, slots=True, eq=False)
 class _Task:
     scene: str
+    label: str
     sizes: Int64
     images: tuple[str, ...]
     keypoints: Float32
@@ -64,6 +66,7 @@ def recrop(
                 scene=task.scene,
                 images=task.images,
                 keypoints=task.keypoints,
+                label=task.label,
             )
     return output
 
@@ -77,8 +80,13 @@ def _find_images(
     elif kind == "scenes":
         scenes = find_scenes(directories)
         paths = {name: path for images in scenes.values() for name, path in images.items()}
+    elif kind == "modal":
+        pairs = find_pairs(directories)
+        paths = {name: path for p in pairs for name, path in zip(p.images, p.paths, strict=True)}
     else:
-        raise DataError(f"{store.path}: was made neither by `data photos` nor by `data scenes`")
+        raise DataError(
+            f"{store.path}: was not made by `data photos`, `data scenes` or `data modal`"
+        )
     for name in sorted({split_view_name(name)[0] for name in store.images} - set(paths)):
         raise DataError(f"{store.path}: its image {name} is not in the given folders")
     return paths
@@ -87,16 +95,20 @@ def _find_images(
 def _tasks(
     store: PatchStore, notes: dict[str, Any], paths: dict[str, Path], spec: PatchSpec
 ) -> Iterator[_Task]:
-    """Yield the work for each scene; the classes of a scene must be contiguous in the store."""
-    for scene in used_scenes(store):
-        classes = store.split([scene]).classes
+    """Yield the work for each scene and label, whose classes must be contiguous in the store."""
+    kinds = [(s, label) for s in used_scenes(store) for label in used_labels(store.split([s]))]
+    for scene, label in kinds:
+        classes = store.split([scene]).with_labels([label]).classes
         if int(classes[-1] - classes[0]) != len(classes) - 1:
-            raise DataError(f"{store.path}: the classes of scene {scene} are not contiguous")
+            raise DataError(
+                f"{store.path}: the classes of scene {scene} {label} are not contiguous"
+            )
         start, end = int(store.offsets[classes[0]]), int(store.offsets[classes[-1] + 1])
         images = tuple(store.images[number] for number in store.sources[start:end])
         sources = {split_view_name(name)[0] for name in images}
         yield _Task(
             scene,
+            label,
             store.offsets[classes + 1] - store.offsets[classes],
             images,
             store.keypoints[start:end],
@@ -120,7 +132,7 @@ def _run(task: _Task) -> UInt8:
 def _load(task: _Task, name: str) -> Image:
     """Read the image of that name, or render it again if it is a synthetic view."""
     photo, index = split_view_name(name)
-    if task.notes["kind"] == "scenes":
+    if task.notes["kind"] != "photos":
         return read_image(task.paths[photo])
     image = read_image(task.paths[photo], max_side=int(task.notes["max_side"]))
     grey = image.grey

@@ -52,7 +52,9 @@ class StoreWriter:
         self._class_scenes: list[NDArray[np.int32]] = []
         self._sources: list[NDArray[np.int32]] = []
         self._keypoints: list[NDArray[np.float32]] = []
+        self._class_labels: list[NDArray[np.int32]] = []
         self._scenes: dict[str, int] = {}
+        self._labels: dict[str, int] = {}
         self._images: dict[str, int] = {}
 
     def add_class(
@@ -62,10 +64,13 @@ class StoreWriter:
         scene: str,
         images: Sequence[str],
         keypoints: NDArray[Any] | None = None,
+        label: str = "",
     ) -> None:
         """Append one class: `patches` (K, S, S), an image name and keypoint row for each."""
         sizes = np.array([len(patches)])
-        self.add_classes(patches, sizes, scene=scene, images=images, keypoints=keypoints)
+        self.add_classes(
+            patches, sizes, scene=scene, images=images, keypoints=keypoints, label=label
+        )
 
     def add_classes(
         self,
@@ -75,8 +80,12 @@ class StoreWriter:
         scene: str,
         images: Sequence[str],
         keypoints: NDArray[Any] | None = None,
+        label: str = "",
     ) -> None:
-        """Append several classes of one scene; `sizes` are the numbers of rows of each."""
+        """Append several classes of one scene and label; `sizes` are the numbers of rows of each.
+
+        Without a `label` the classes have the empty one.
+        """
         side, rows = self.spec.size, len(patches)
         if patches.dtype != np.uint8 or patches.shape[1:] != (side, side):
             raise InvalidParameter(
@@ -96,6 +105,8 @@ class StoreWriter:
         self._sizes.append(counts)
         scene_index = self._scenes.setdefault(scene, len(self._scenes))
         self._class_scenes.append(np.full(len(counts), scene_index, np.int32))
+        label_index = self._labels.setdefault(label, len(self._labels))
+        self._class_labels.append(np.full(len(counts), label_index, np.int32))
         index = [self._images.setdefault(name, len(self._images)) for name in images]
         self._sources.append(np.array(index, np.int32))
         self._keypoints.append(points.astype(np.float32))
@@ -157,7 +168,7 @@ class StoreWriter:
         np.save(self._temp / "scenes.npy", np.concatenate(self._class_scenes))
         np.save(self._temp / "sources.npy", np.concatenate(self._sources))
         np.save(self._temp / "keypoints.npy", np.concatenate(self._keypoints))
-        head = {
+        head: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "patch_spec": spec_to_json(self.spec),
             "scenes": list(self._scenes),
@@ -173,6 +184,9 @@ class StoreWriter:
             "digest": self._digest(),
             "blocks": block_checksums(self._temp / PATCHES_FILE),
         }
+        if any(self._labels):
+            np.save(self._temp / "labels.npy", np.concatenate(self._class_labels))
+            head["labels"] = list(self._labels)
         text = json.dumps(head, indent=1, ensure_ascii=False)
         (self._temp / JSON_FILE).write_text(text, encoding="utf-8")
 

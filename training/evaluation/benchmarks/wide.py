@@ -22,7 +22,7 @@ import numpy as np
 
 from matchserve.types import Float64
 from matchserve.vision.geometry import VerifyOptions, verify
-from training.data.images import SUFFIXES, read_image
+from training.data.images import numbered_image, read_image
 from training.errors import DataError
 from training.evaluation.pipeline import PairMatches, pipeline_or_raw, pipeline_protocol
 from training.evaluation.predictions import ImageSet, Loader, Predictions, predict
@@ -90,7 +90,7 @@ def read_pairs(directories: list[Path], pattern: str = "*") -> tuple[list[WidePa
             folder = mark.parent
             name = f"{directory.name}/{folder.relative_to(directory).as_posix()}"
             names = (f"{name}/1", f"{name}/2")
-            paths = [_numbered(folder, number) for number in (1, 2)]
+            paths = [numbered_image(folder, number) for number in (1, 2)]
             loaders |= {n: partial(read_image, p) for n, p in zip(names, paths, strict=True)}
             files += [*paths, mark]
             is_general = folder.name.startswith("fundamental")
@@ -157,13 +157,6 @@ def _point_errors(matrix: Float64 | None, pair: WidePair) -> Float64:
     lines = np.c_[left, np.ones(len(left))] @ matrix.T
     distance = np.abs(np.einsum("nk,nk->n", lines, np.c_[right, np.ones(len(right))]))
     return np.asarray(distance / np.maximum(np.linalg.norm(lines[:, :2], axis=1), 1e-12))
-
-
-def _numbered(folder: Path, number: int) -> Path:
-    for suffix in SUFFIXES:
-        if (folder / f"{number}{suffix}").is_file():
-            return folder / f"{number}{suffix}"
-    raise DataError(f"{folder}: no image {number}")
 
 
 def _read_numbers(path: Path) -> Float64:

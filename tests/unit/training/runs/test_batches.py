@@ -271,7 +271,7 @@ def test_sources(tmp_path: Path) -> None:
     without = open_source(Source(path=str(path), without_scenes=("texture-1",)), tmp_path)
     assert len(only) == 100
     assert len(without) == 150
-    with pytest.raises(DataError, match="the selected scenes contain no class"):
+    with pytest.raises(DataError, match="the selected scenes and labels contain no class"):
         open_source(
             Source(path=str(path), scenes=("texture-1",), without_scenes=("texture-1",)), tmp_path
         )
