@@ -105,7 +105,7 @@ def modal_classes(
 ) -> ModalClasses:
     """Make the classes of one pair."""
     found = _detected_keypoints(images, options)
-    inverse = np.linalg.inv(homography)
+    inverse = np.asarray(np.linalg.inv(homography), np.float64)
     moved = (transfer(found[0], homography), transfer(found[1], inverse))
     for_angles = options.tolerance
     if options.orientation == "aligned":

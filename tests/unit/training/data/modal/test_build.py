@@ -63,7 +63,7 @@ def store_path(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sides(store: PatchStore) -> tuple[Keypoints, Keypoints]:
     rows = [store.keypoints[store.class_starts + side] for side in (0, 1)]
-    left, right = (Keypoints(r[:, :2], r[:, 2], r[:, 3], np.ones(len(r))) for r in rows)
+    left, right = (Keypoints(r[:, :2], r[:, 2], r[:, 3], np.ones(len(r), np.float32)) for r in rows)
     return left, right
 
 
@@ -108,7 +108,9 @@ def test_inverted_patches_of_a_class_are_opposite(store_path: Path) -> None:
 def test_own_orientations_are_compared(pairs: Path) -> None:
     grey = read_image(pairs / "night" / "001" / "1.png").grey
     matrix = turned(70.0, 1.0, grey.shape)
-    other = cv2.warpAffine(grey, matrix[:2], (300, 300), flags=cv2.INTER_CUBIC)
+    other = np.asarray(
+        cv2.warpAffine(grey, matrix[:2], (300, 300), flags=cv2.INTER_CUBIC), np.uint8
+    )
     images = (Image(grey, (300, 300)), Image(other, (300, 300)))
     options = replace(OPTIONS, orientation="own")
     made = modal_classes(images, matrix, options, np.random.default_rng(0))
@@ -116,7 +118,8 @@ def test_own_orientations_are_compared(pairs: Path) -> None:
     assert len(rows) > 30
     assert len(np.unique(rows[:, 0, 3].round(2))) > 20
     moved = transfer(
-        Keypoints(rows[:, 0, :2], rows[:, 0, 2], rows[:, 0, 3], np.ones(len(rows))), matrix
+        Keypoints(rows[:, 0, :2], rows[:, 0, 2], rows[:, 0, 3], np.ones(len(rows), np.float32)),
+        matrix,
     )
     assert np.degrees(angle_between(moved.angle, rows[:, 1, 3])).max() <= 40.1
 
