@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 HOST ?= 127.0.0.1
 PORT ?= 8000
 
-.PHONY: help install serve test test-all test-nightly test-opencv4 gpu-check lint docs docs-serve bench clean
+.PHONY: help install serve test test-all test-nightly test-opencv4 gpu-check lint docs docs-serve bench wheel clean
 
 help: ## list these targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -71,6 +71,10 @@ docs-serve: $(VENV)/.full ## show the documentation on http://127.0.0.1:8001 whi
 
 bench: $(VENV)/.full ## time every stage, compared with OpenCV's SIFT
 	$(BIN)/matchserve bench
+
+wheel: | $(BIN)/python ## build dist/matchserve-VERSION-py3-none-any.whl, to install without a clone
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) $(GPU_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* dist build site

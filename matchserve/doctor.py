@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import platform
 import time
@@ -14,7 +15,8 @@ import numpy as np
 
 from matchserve import defaults, gpu, hardware
 from matchserve.errors import MatchServeError, ModelError
-from matchserve.libraries import gpu_count, import_faiss, matching_device
+from matchserve.libraries import COLMAP_HINT, gpu_count, import_faiss, matching_device
+from matchserve.limits import LIBRARY_LIMITS
 from matchserve.matcher import Matcher
 from matchserve.models import handcrafted
 from matchserve.models.providers import PROVIDERS, import_onnxruntime, probe
@@ -26,6 +28,13 @@ from matchserve.models.registry import (
 from matchserve.pattern import generate_pair
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
 from matchserve.vision.nearest import DEVICE_MULTIPLY_ADDS
+
+TRAIN_HINT = "pip install '.[cpu,train]' -c constraints.txt"
+# Optional packages: module, what needs it, how to install it.
+EXTRAS = (
+    ("pycolmap", "matchserve reconstruct", COLMAP_HINT),
+    ("torch", "python -m training", TRAIN_HINT),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +61,17 @@ def examine(models_dir: Path | None = None, provider: str = "auto") -> list[Chec
         _onnxruntime(),
         *_device(),
         _matching_place(),
+        *(_extra(*extra) for extra in EXTRAS),
         *_models(models_dir, provider),
         _matching(models_dir, provider),
     ]
+
+
+def _extra(module: str, purpose: str, remedy: str) -> Check:
+    """Report whether an optional package is installed; to have none is no fault."""
+    if importlib.util.find_spec(module) is None:
+        return Check(module, None, f"not installed; for {purpose}: {remedy}")
+    return Check(module, None, f"installed, for {purpose}")
 
 
 def _processors() -> Check:
@@ -65,8 +82,9 @@ def _processors() -> Check:
 
 def _memory() -> Check:
     total = hardware.memory_limit_bytes()
-    largest = total / 2 / DETECT_BYTES_PER_PIXEL / 1e6
-    return Check("memory", None, f"{total / 1e9:.1f} GB; a pair of {largest:.0f} MP images fits")
+    largest = min(total / 2 / DETECT_BYTES_PER_PIXEL, LIBRARY_LIMITS.max_pixels) / 1e6
+    detail = f"{total / 1e9:.1f} GB; a pair of {largest:.0f} MP images fits at full size"
+    return Check("memory", None, detail)
 
 
 def _faiss() -> Check:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-INSTALL_GPU = "pip install '.[gpu]' -c constraints-gpu.txt"
+INSTALL_GPU = "pip install '.[gpu]' -c constraints.txt -c constraints-gpu.txt"
 # CUDA 12 runs on any driver from this version on (NVIDIA's minor version compatibility).
 MIN_DRIVER = "525.60"
 

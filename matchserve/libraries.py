@@ -7,11 +7,10 @@ from typing import Any
 
 from matchserve.errors import ProviderUnavailable
 
-INSTALL_HINT = (
-    "pip install '.[cpu]' -c constraints.txt, "
-    "or for a CUDA device: pip install '.[gpu]' -c constraints-gpu.txt"
-)
-"""How to install what runs models and matches, from a checkout of the repository."""
+CPU_HINT = "pip install '.[cpu]' -c constraints.txt"
+GPU_HINT = "pip install '.[gpu]' -c constraints.txt -c constraints-gpu.txt"
+INSTALL_HINT = f"{CPU_HINT}, or for a CUDA device: {GPU_HINT}, from the root of the clone"
+"""How to install what runs models and matches; nothing is published, so from a clone."""
 
 COLMAP_HINT = "pip install '.[cpu,colmap]' -c constraints.txt"
 """How to install what reconstructs scenes and writes HDF5 files."""

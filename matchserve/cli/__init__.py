@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from matchserve import __version__
-from matchserve.cli import collection, inspect, match, serve
+from matchserve.cli import collection, describe, inspect, match, models, serve
 from matchserve.cli.output import printable, say
 from matchserve.errors import MatchServeError
 
@@ -25,9 +25,9 @@ app = typer.Typer(
 )
 for command in (
     match.match,
-    match.describe,
+    describe.describe,
     collection.reconstruct,
-    inspect.models,
+    models.models,
     inspect.doctor,
     inspect.bench,
     serve.serve,

@@ -1,4 +1,4 @@
-"""`matchserve models`, `matchserve doctor` and `matchserve bench`."""
+"""`matchserve doctor` and `matchserve bench`."""
 
 from __future__ import annotations
 
@@ -13,40 +13,12 @@ from rich.table import Table
 from matchserve import bench as benchmark
 from matchserve import defaults
 from matchserve import doctor as doctor_module
+from matchserve.cli.images import read_image_file
 from matchserve.cli.options import JsonFile, MaxKeypoints, ModelsDir, ProviderOption
-from matchserve.cli.output import STANDARD_OUTPUT, print_bench, printable, write_json
-from matchserve.errors import InvalidParameter, ModelError
-from matchserve.files import read_file
-from matchserve.models.registry import list_models
+from matchserve.cli.output import STANDARD_OUTPUT, print_bench, write_json
+from matchserve.errors import InvalidParameter
 from matchserve.pattern import generate_pair
 from matchserve.vision.decode import decode, from_array
-
-
-def models(
-    *,
-    models_dir: ModelsDir = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the cards as JSON.")] = False,
-) -> None:
-    """List the available models."""
-    cards_by_name = list_models(models_dir)
-    if json:
-        cards = {
-            name: {"error": card.message} if isinstance(card, ModelError) else card.model_dump()
-            for name, card in cards_by_name.items()
-        }
-        write_json(STANDARD_OUTPUT, cards, indent=True)
-        return
-    table = Table("model", "kind", "dim", "K", "method", "licence")
-    for name, card in cards_by_name.items():
-        mark = f"{name} (default)" if name == defaults.MODEL else name
-        if isinstance(card, ModelError):
-            cause = escape(printable(card.message))
-            table.add_row(mark, "-", "-", "-", f"[red]{cause}[/]", "-")
-        else:
-            side = f"{card.patch.magnification:g}"
-            texts = (escape(printable(text)) for text in (card.method, card.licence))
-            table.add_row(mark, card.kind, str(card.dim), side, *texts)
-    Console().print(table)
 
 
 def doctor(
@@ -95,7 +67,7 @@ def bench(
     if images and len(images) != 2:
         raise InvalidParameter(f"bench takes two images or none, not {len(images)}")
     if images:
-        pair = (decode(read_file(images[0])), decode(read_file(images[1])))
+        pair = (decode(read_image_file(images[0])), decode(read_image_file(images[1])))
     else:
         first, second, _ = generate_pair(_parsed_size(size))
         pair = (from_array(first), from_array(second))

@@ -1,4 +1,4 @@
-"""`matchserve match` and `matchserve describe`."""
+"""`matchserve match`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.markup import escape
 
 from matchserve import defaults
+from matchserve.cli.images import limits_of, named_errors, read_image_file
 from matchserve.cli.options import (
     Duplicates,
     Exif,
     ImageFile,
     JsonFile,
     MaxKeypoints,
+    MaxPixels,
     MaxSide,
-    Model,
     ModelsDir,
     ProviderOption,
+    Server,
     Upright,
 )
 from matchserve.cli.output import (
@@ -30,10 +31,10 @@ from matchserve.cli.output import (
     write_json,
 )
 from matchserve.drawing import draw_matches, png_bytes
-from matchserve.encoding import features_npz, result_fields, result_npz
+from matchserve.encoding import result_fields, result_npz
 from matchserve.errors import InvalidParameter
-from matchserve.files import read_file
 from matchserve.judging import JudgeOptions
+from matchserve.limits import LIBRARY_LIMITS, Limits
 from matchserve.matcher import Matcher, Options
 from matchserve.types import MatchResult
 from matchserve.vision.decode import ExifPolicy, decode_colour
@@ -100,6 +101,7 @@ def match(
     upright: Upright = False,
     duplicates: Duplicates = False,
     max_side: MaxSide = defaults.MAX_SIDE,
+    max_pixels: MaxPixels = LIBRARY_LIMITS.max_pixels,
     exif: Exif = "apply",
     json: JsonFile = None,
     npz: Annotated[
@@ -108,10 +110,7 @@ def match(
     draw: Annotated[Path | None, typer.Option(help="Draw the matches into this PNG file.")] = None,
     models_dir: ModelsDir = None,
     provider: ProviderOption = "auto",
-    server: Annotated[
-        str | None,
-        typer.Option(help="Address of a running service that does the work, e.g. localhost:8000."),
-    ] = None,
+    server: Server = None,
 ) -> None:
     """Match two images."""
     check_outputs((json, npz, draw), picture=draw)
@@ -134,42 +133,23 @@ def match(
         verify=_verify_options(verify, threshold_px, camera0, camera1),
         exif=exif,
     )
-    matcher = Matcher(model or defaults.MODEL, models_dir=models_dir, provider=provider)
-    data0, data1 = read_file(image0), read_file(image1)
-    result = matcher.match(data0, data1, options)
+    data0, data1 = read_image_file(image0), read_image_file(image1)
+    matcher = Matcher(
+        model or defaults.MODEL,
+        models_dir=models_dir,
+        provider=provider,
+        limits=limits_of(max_pixels),
+    )
+    images = (("image0", image0, data0), ("image1", image1, data1))
+    with named_errors(matcher, images, options):
+        result = matcher.match(data0, data1, options)
     if json is not None:
         write_json(json, result_fields(result))
     if npz is not None:
         write(npz, result_npz(result))
     if draw is not None:
-        write(draw, _drawn(data0, data1, result, exif))
+        write(draw, _drawn((data0, data1), result, exif, matcher.limits))
     print_summary(result, matcher.descriptor.provider)
-
-
-def describe(
-    image: ImageFile,
-    *,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Write the features to this npz file.")
-    ],
-    model: Model = defaults.MODEL,
-    max_keypoints: MaxKeypoints = defaults.MAX_KEYPOINTS,
-    upright: Upright = False,
-    max_side: MaxSide = defaults.MAX_SIDE,
-    exif: Exif = "apply",
-    models_dir: ModelsDir = None,
-    provider: ProviderOption = "auto",
-) -> None:
-    """Write the keypoints and descriptors of an image."""
-    options = Options(
-        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
-        max_side=max_side,
-        exif=exif,
-    )
-    matcher = Matcher(model, models_dir=models_dir, provider=provider)
-    features = matcher.features(read_file(image), options)
-    write(output, features_npz(features))
-    say(escape(f"{len(features)} keypoints described by {features.model} in {output}"))
 
 
 def _match_on_server(
@@ -181,6 +161,8 @@ def _match_on_server(
     """Match two images on a running service."""
     from matchserve.client import Client  # httpx is not needed otherwise
 
+    for image in images:
+        read_image_file(image)  # a folder or a missing file is reported before any request
     with Client(url) as client:
         for path, accept in zip(outputs, (JSON, NPZ, PNG), strict=True):
             if path is not None:
@@ -212,7 +194,10 @@ def _parsed_camera(text: str) -> Camera:
     return Camera(fx, fy, cx, cy)
 
 
-def _drawn(data0: bytes, data1: bytes, result: MatchResult, exif: ExifPolicy) -> bytes:
-    colour0 = decode_colour(data0, exif=exif, max_side=DRAWING_SIDE)
-    colour1 = decode_colour(data1, exif=exif, max_side=DRAWING_SIDE)
+def _drawn(
+    data: tuple[bytes, bytes], result: MatchResult, exif: ExifPolicy, limits: Limits
+) -> bytes:
+    colour0, colour1 = (
+        decode_colour(one, exif=exif, max_side=DRAWING_SIDE, limits=limits) for one in data
+    )
     return png_bytes(draw_matches(colour0, colour1, result))

@@ -9,7 +9,9 @@ import typer
 
 from matchserve.settings import Settings
 
-ImageFile = Annotated[Path, typer.Argument(help="JPEG, PNG, WebP or TIFF file.")]
+ImageFile = Annotated[
+    Path, typer.Argument(help="JPEG, PNG, WebP or TIFF file; with --server not TIFF.")
+]
 Model = Annotated[str, typer.Option(help="Model name, or path to a model directory.")]
 ModelsDir = Annotated[
     Path | None,
@@ -33,6 +35,18 @@ MaxSide = Annotated[
         help="Longest side, in pixels, of the copy on which keypoints are found; 0 for the full "
         "size. Coordinates are always those of the original image."
     ),
+]
+MaxPixels = Annotated[
+    int,
+    typer.Option(
+        help="Refuse images of more pixels than this, before they are decoded; not with --server, "
+        "which has a limit of its own.",
+        min=1,
+    ),
+]
+Server = Annotated[
+    str | None,
+    typer.Option(help="Address of a running service that does the work, e.g. localhost:8000."),
 ]
 Upright = Annotated[
     bool,

@@ -32,14 +32,14 @@ def export_hloc(collection: Collection, folder: Path) -> Iterator[Step]:
     yield meter.step()
     folder.mkdir(parents=True, exist_ok=True)
     counts = {}
-    with _whole_h5(folder / "features.h5") as file:
+    with whole_h5(folder / "features.h5") as file:
         for row in images:
             features = collection.features(row)
             counts[row.name] = len(features)
-            _write_features(file.create_group(row.name), features)
+            write_features(file.create_group(row.name), features)
             yield meter.step(1)
     lines = []
-    with _whole_h5(folder / "matches.h5") as file:
+    with whole_h5(folder / "matches.h5") as file:
         for name0, name1, result in collection.results():
             group = file.create_group(f"{_escaped(name0)}/{_escaped(name1)}")
             rows, score = result.rows[result.inliers], result.score[result.inliers]
@@ -54,7 +54,8 @@ def export_hloc(collection: Collection, folder: Path) -> Iterator[Step]:
     write_text_whole(folder / "pairs.txt", "".join(lines))
 
 
-def _write_features(group: Any, features: Features) -> None:
+def write_features(group: Any, features: Features) -> None:
+    """Write the features of one image to a group, named as in hloc's files."""
     keypoints = group.create_dataset("keypoints", data=features.keypoints.xy)
     keypoints.attrs["uncertainty"] = 1.0
     group.create_dataset("scales", data=features.keypoints.sigma)
@@ -73,7 +74,7 @@ def _escaped(name: str) -> str:
 
 
 @contextmanager
-def _whole_h5(path: Path) -> Iterator[Any]:
+def whole_h5(path: Path) -> Iterator[Any]:
     """Open a temporary HDF5 file that replaces `path` when the block ends without an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

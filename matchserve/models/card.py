@@ -47,6 +47,8 @@ class ModelCard(BaseModel):
     """Largest difference from the golden descriptors: kernels differ from machine to machine."""
     licence: str
     method: str
+    purpose: str = ""
+    """What the model is best used for, in a few words, for lists of models."""
     training_data: tuple[str, ...] = ()
     recipe: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, Any] = Field(default_factory=dict)

@@ -36,6 +36,7 @@ def card(name: str, patch: PatchSpec = SIFT_PATCH) -> ModelCard:
         patch=patch,
         licence="Apache-2.0 (OpenCV)",
         method=_METHODS[name],
+        purpose="comparison with learned models",
         calibration=_calibration(name),
         confidence=_confidence(name),
     )

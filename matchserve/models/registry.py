@@ -64,10 +64,16 @@ def load_descriptor(
     folder = _models_folder(models_dir)
     if not is_model_name(model) or not (folder / model / CARD_FILE).is_file():
         known = ", ".join(list_models(models_dir))
-        raise UnknownModel(f"no model named {model[:80]!r}; there are {known}")
+        raise UnknownModel(f"no model named {model[:80]!r}; there are {known}{_path_hint(model)}")
     if isinstance(problem := _card_or_error(folder / model), ModelError):
         raise problem
     return OnnxDescriptor(folder / model, provider=provider, threads=threads, devices=devices)
+
+
+def _path_hint(model: str) -> str:
+    """Say how to name a model directory of the current folder, if that is what is meant."""
+    is_directory = is_model_name(model) and (Path(model) / CARD_FILE).is_file()
+    return f"; for the folder here write ./{model}" if is_directory else ""
 
 
 def model_directory(model: str, models_dir: Path | None = None) -> Path | None:

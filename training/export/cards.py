@@ -25,6 +25,7 @@ class CardText:
     method: str = ""
     training_data: tuple[str, ...] = ()
     notes: str = ""
+    purpose: str = ""
 
 
 def make_card(
@@ -46,6 +47,7 @@ def make_card(
         recipe=_imported(trained) if is_imported else _public(trained.recipe, trained.provenance),
         metrics=trained.metrics,
         notes=text.notes,
+        purpose=text.purpose,
     )
 
 

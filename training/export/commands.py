@@ -49,6 +49,9 @@ def export(
         ),
     ] = None,
     notes: Annotated[str, typer.Option(help="Other remarks, for the card.")] = "",
+    purpose: Annotated[
+        str, typer.Option(help="What the model is best used for, in a few words, for the card.")
+    ] = "",
 ) -> None:
     """Export a run as a model that matchserve serves, after checking that both agree."""
     from training.export.cards import CardText
@@ -66,7 +69,7 @@ def export(
         )
         return
     run = find_run(run)
-    text = CardText(licence, method, tuple(trained_on or ()), notes)
+    text = CardText(licence, method, tuple(trained_on or ()), notes, purpose)
     if not int8:
         card, parity = export_run(run, out, text, domain_size=domain_size)
         bits = f", {parity.bits} bits differ" if card.kind == "binary" else ""
