@@ -34,7 +34,8 @@ if TYPE_CHECKING:
         RefinedPoints,
         Verification,
     )
-    from matchserve.vision.geometry import Camera, VerifyOptions
+    from matchserve.vision.cameras import Camera
+    from matchserve.vision.geometry import VerifyOptions
     from matchserve.vision.keypoints import DetectOptions
     from matchserve.vision.matching import MatchOptions
 
@@ -61,7 +62,8 @@ _MODULES = {
         "RefinedPoints",
         "Verification",
     ),
-    "matchserve.vision.geometry": ("Camera", "VerifyOptions"),
+    "matchserve.vision.cameras": ("Camera",),
+    "matchserve.vision.geometry": ("VerifyOptions",),
     "matchserve.vision.keypoints": ("DetectOptions",),
     "matchserve.vision.matching": ("MatchOptions",),
 }

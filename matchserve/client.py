@@ -60,7 +60,8 @@ class ClientMatch:
 
     `match_confidence` is the probability that each match is right, None if the model gives none;
     `confidence` is that of the geometry. `points1` are refined where `refined` says so, and
-    `affine` (M, 2, 2) are the local maps, None without refinement.
+    `affine` (M, 2, 2) are the local maps, None without refinement. With `verify="pose"`,
+    `geometry_pose` is (R | t), 3x4, and `geometry_cameras` are the cameras that were used.
     """
 
     model: str
@@ -80,6 +81,8 @@ class ClientMatch:
     affine: Float32 | None
     orientation: str
     geometry_reason: str
+    geometry_pose: NDArray[np.float64] | None
+    geometry_cameras: tuple[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ def _patches_call(patches: UInt8, model: str | None) -> _Call:
 
 def _read_match(answer: httpx.Response) -> ClientMatch:
     with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
-        matrix = arrays["geometry_matrix"]
+        matrix, cameras = arrays["geometry_matrix"], arrays["geometry_cameras"]
         return ClientMatch(
             model=str(arrays["model"]),
             keypoints0=arrays["keypoints0"],
@@ -182,6 +185,8 @@ def _read_match(answer: httpx.Response) -> ClientMatch:
             affine=_unless_nan(arrays["affine"]),
             orientation=str(arrays["orientation"]),
             geometry_reason=str(arrays["geometry_reason"]),
+            geometry_pose=_unless_nan(arrays["geometry_pose"]),
+            geometry_cameras=(str(cameras[0]), str(cameras[1])) if cameras[0] else None,
         )
 
 

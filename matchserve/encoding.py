@@ -33,9 +33,9 @@ def result_fields(result: MatchResult) -> dict[str, Any]:
         "inliers": result.inlier_count,
         "confidence": verification.confidence,
         "reason": verification.reason,
+        "pose": verification.pose,
+        "cameras": verification.cameras,
     }
-    if verification.pose is not None:
-        geometry["pose"] = verification.pose
     return {
         "model": result.model,
         "coordinate_convention": COORDINATES,
@@ -114,6 +114,7 @@ def result_npz(result: MatchResult) -> bytes:
         "geometry_kind": np.array(verification.kind),
         "geometry_matrix": matrix,
         "geometry_pose": pose,
+        "geometry_cameras": np.array(verification.cameras or ("", "")),
         "geometry_confidence": np.array(verification.confidence),
         "same_scene": np.array(np.nan if result.same_scene is None else result.same_scene),
     }

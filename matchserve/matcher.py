@@ -28,6 +28,7 @@ from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import load_descriptor
 from matchserve.options import DEFAULT_OPTIONS as DEFAULT_OPTIONS
 from matchserve.options import Options as Options
+from matchserve.pair_cameras import FocalLengths, read_focal_lengths, wants_exif, with_cameras
 from matchserve.pair_runner import PairRunner, Source, fit_in_memory
 from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image, MatchResult, Verification
@@ -97,6 +98,10 @@ class Matcher:
         """
         call = call or Call()
         self._check(options)
+        focal_lengths: FocalLengths = (None, None)
+        if wants_exif(options):
+            image0, image1 = self._encoded(image0), self._encoded(image1)
+            focal_lengths = read_focal_lengths((image0, image1), options, self.limits)
         with self._pair_executor() as executor:
             run = PairRunner(executor, call)
             sources = run.both(lambda source: self._source(source, options, call), (image0, image1))
@@ -107,7 +112,8 @@ class Matcher:
                 upright_options = replace(options.detect, upright=True)
                 attempts.append(self._attempt(sources, upright_options, options, run))
         best = max(attempts, key=lambda attempt: attempt.judged.expected_right)
-        return self._verified(best, options, call)
+        sizes = (best.features[0].size, best.features[1].size)
+        return self._verified(best, with_cameras(options, focal_lengths, sizes), call)
 
     def features(
         self, image: ImageSource, options: Options = DEFAULT_OPTIONS, call: Call | None = None
@@ -174,6 +180,7 @@ class Matcher:
         """
         call = call or Call()
         features = (features0, features1)
+        options = with_cameras(options, (None, None), (features0.size, features1.size))
         judged = self._judged(features, None, options, call)
         return self._verified(_Attempt(features, judged, is_upright=False), options, call)
 

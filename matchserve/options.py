@@ -9,8 +9,9 @@ from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.judging import JudgeOptions
 from matchserve.limits import MIN_WORKING_SIDE
+from matchserve.vision.cameras import Camera, chosen_cameras
 from matchserve.vision.decode import ExifPolicy
-from matchserve.vision.geometry import VerifyOptions
+from matchserve.vision.geometry import VerifyChoice, VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 
@@ -58,3 +59,21 @@ RAW_OPTIONS = Options(
     orientation="oriented",
 )
 """Every mutual nearest neighbour, unrefined: for research and comparisons."""
+
+
+def verify_options(
+    kind: VerifyChoice,
+    threshold_px: float,
+    camera: str | Camera | None = None,
+    camera0: str | Camera | None = None,
+    camera1: str | Camera | None = None,
+) -> VerifyOptions:
+    """Return the geometry to estimate, with cameras as users write them.
+
+    Raises:
+        InvalidParameter: a camera cannot be read, is missing, or is not needed.
+    """
+    if kind != "pose" and (camera or camera0 or camera1):
+        raise InvalidParameter("cameras are for verify 'pose' only")
+    cameras = chosen_cameras(camera, camera0, camera1)
+    return VerifyOptions(kind, threshold_px, cameras=cameras)

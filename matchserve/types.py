@@ -226,6 +226,7 @@ class Verification:
     `confidence` is the probability that this many inliers are not a coincidence; `log_nfa` is the
     natural logarithm of the expected number of such coincidences, at most 0 (see
     `vision.geometry`). `reason` says why this geometry was chosen, or that it is not determined.
+    `cameras` are the cameras of a pose, in the text form of `vision.cameras`.
     """
 
     kind: VerifyKind
@@ -235,6 +236,7 @@ class Verification:
     pose: Float64 | None = None
     log_nfa: float = 0.0
     reason: str = ""
+    cameras: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inliers", _frozen(self.inliers, np.bool_, (None,), "inliers"))

@@ -168,6 +168,9 @@ def _features_of(parsed: MatchJson, card_of: CardOf) -> FeaturesRequest:
         verify=parsed.verify,
         threshold_px=parsed.threshold_px,
         min_confidence=parsed.min_confidence,
+        camera=parsed.camera,
+        camera0=parsed.camera0,
+        camera1=parsed.camera1,
     )
     return FeaturesRequest((_features(first, card_of), _features(second, card_of)), fields)
 

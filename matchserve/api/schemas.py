@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from matchserve import defaults
+from matchserve.api.camera_fields import CameraFields, ServiceVerify
 from matchserve.judging import JudgeOptions
 from matchserve.limits import LIBRARY_LIMITS, MIN_WORKING_SIDE
 from matchserve.matcher import Options
 from matchserve.settings import Settings
 from matchserve.types import DescriptorKind
-from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 
@@ -26,7 +26,6 @@ _FEW_ROWS = Field(max_length=LIBRARY_LIMITS.max_keypoints, fail_fast=True)
 Point = Annotated[list[float], Field(min_length=2, max_length=2, fail_fast=True)]
 Row = Annotated[list[float], Field(max_length=4096, fail_fast=True)]
 Column = Annotated[list[float], _FEW_ROWS]
-ServiceVerify = Literal["none", "homography", "fundamental", "auto"]
 
 
 class Strict(BaseModel):
@@ -105,7 +104,7 @@ def field_limits(settings: Settings) -> dict[str, dict[str, int]]:
     }
 
 
-class VerifyFields(Strict):
+class VerifyFields(CameraFields, Strict):
     """Which matches are kept, and the geometry that they are checked against."""
 
     min_confidence: Annotated[
@@ -128,7 +127,11 @@ class VerifyFields(Strict):
         ),
     ] = None
     verify: Annotated[
-        ServiceVerify, Field(description="Geometry that the matches are checked against.")
+        ServiceVerify,
+        Field(
+            description="Geometry that the matches are checked against; pose needs the cameras of "
+            "both images."
+        ),
     ] = defaults.VERIFY
     threshold_px: Annotated[
         float,
@@ -160,7 +163,7 @@ class MatchFields(DetectFields, VerifyFields):
         return replace(
             super().options(settings),
             match=MatchOptions(ratio=self.ratio),
-            verify=VerifyOptions(self.verify, self.threshold_px),
+            verify=self.verify_with_cameras(self.verify, self.threshold_px),
             judge=JudgeOptions(self.min_confidence, self.refine),
             orientation=self.orientation,
         )
@@ -206,7 +209,7 @@ class FeaturesMatchFields(VerifyFields):
         """Return the options for the matcher."""
         return Options(
             match=MatchOptions(ratio=self.ratio),
-            verify=VerifyOptions(self.verify, self.threshold_px),
+            verify=self.verify_with_cameras(self.verify, self.threshold_px),
             judge=JudgeOptions(self.min_confidence, "none"),
         )
 
@@ -274,12 +277,32 @@ class Size(BaseModel):
 class Geometry(BaseModel):
     """The geometry that the inliers agree on."""
 
-    kind: Literal["none", "homography", "fundamental"]
-    matrix: list[list[float]] | None
+    kind: Literal["none", "homography", "fundamental", "pose"]
+    matrix: Annotated[
+        list[list[float]] | None,
+        Field(
+            description="Homography, fundamental matrix, or essential matrix of a pose, from the "
+            "first image to the second; null if none was found."
+        ),
+    ]
     inliers: int
     confidence: float
     reason: Annotated[
         str, Field(description="Why this geometry was chosen, or why it is not determined.")
+    ]
+    pose: Annotated[
+        list[list[float]] | None,
+        Field(
+            description="Rotation and direction of translation (R | t), 3x4, from the first camera "
+            "to the second; null without verify=pose."
+        ),
+    ]
+    cameras: Annotated[
+        list[str] | None,
+        Field(
+            description="Cameras of both images that were used for the pose: COLMAP's model, image "
+            "size and parameters; null without verify=pose."
+        ),
     ]
 
 

@@ -10,6 +10,9 @@ import typer
 from matchserve import defaults
 from matchserve.cli.images import limits_of, named_errors, read_image_file
 from matchserve.cli.options import (
+    CameraOfBoth,
+    CameraOfFirst,
+    CameraOfSecond,
     Duplicates,
     Exif,
     ImageFile,
@@ -32,13 +35,12 @@ from matchserve.cli.output import (
 )
 from matchserve.drawing import draw_matches, png_bytes
 from matchserve.encoding import result_fields, result_npz
-from matchserve.errors import InvalidParameter
 from matchserve.judging import JudgeOptions
 from matchserve.limits import LIBRARY_LIMITS, Limits
 from matchserve.matcher import Matcher, Options
+from matchserve.options import verify_options
 from matchserve.types import MatchResult
 from matchserve.vision.decode import ExifPolicy, decode_colour
-from matchserve.vision.geometry import Camera, VerifyChoice, VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 
@@ -92,12 +94,9 @@ def match(
         float,
         typer.Option(help="Maximum distance between an inlier and the geometry, in pixels."),
     ] = defaults.THRESHOLD_PX,
-    camera0: Annotated[
-        str | None, typer.Option(help="Camera of the first image as fx,fy,cx,cy in pixels.")
-    ] = None,
-    camera1: Annotated[
-        str | None, typer.Option(help="Camera of the second image as fx,fy,cx,cy in pixels.")
-    ] = None,
+    camera: CameraOfBoth = None,
+    camera0: CameraOfFirst = None,
+    camera1: CameraOfSecond = None,
     upright: Upright = False,
     duplicates: Duplicates = False,
     max_side: MaxSide = defaults.MAX_SIDE,
@@ -120,7 +119,7 @@ def match(
             "max_keypoints": max_keypoints, "ratio": ratio, "verify": verify,
             "threshold_px": threshold_px, "upright": upright, "max_side": max_side, "exif": exif,
             "min_confidence": min_confidence, "refine": refine, "orientation": orientation,
-            "duplicates": duplicates,
+            "duplicates": duplicates, "camera": camera, "camera0": camera0, "camera1": camera1,
         }  # fmt: skip
         _match_on_server(server, (image0, image1), fields, (json, npz, draw))
         return
@@ -130,7 +129,7 @@ def match(
         judge=JudgeOptions(min_confidence, refine),
         orientation=orientation,
         match=MatchOptions(ratio=ratio),
-        verify=_verify_options(verify, threshold_px, camera0, camera1),
+        verify=verify_options(verify, threshold_px, camera, camera0, camera1),
         exif=exif,
     )
     data0, data1 = read_image_file(image0), read_image_file(image1)
@@ -173,25 +172,6 @@ def _match_on_server(
         f"{same_scene_text(result.same_scene)}\n"
         f"{len(result.keypoints0)} and {len(result.keypoints1)} keypoints, {result.model} at {url}"
     )
-
-
-def _verify_options(
-    kind: VerifyChoice, threshold_px: float, camera0: str | None, camera1: str | None
-) -> VerifyOptions:
-    if kind != "pose" and (camera0 or camera1):
-        raise InvalidParameter("--camera0 and --camera1 need --verify pose")
-    if camera0 is None or camera1 is None:
-        return VerifyOptions(kind, threshold_px)
-    cameras = (_parsed_camera(camera0), _parsed_camera(camera1))
-    return VerifyOptions(kind, threshold_px, cameras=cameras)
-
-
-def _parsed_camera(text: str) -> Camera:
-    try:
-        fx, fy, cx, cy = (float(part) for part in text.split(","))
-    except ValueError as error:
-        raise InvalidParameter(f"a camera must be fx,fy,cx,cy in pixels, not {text!r}") from error
-    return Camera(fx, fy, cx, cy)
 
 
 def _drawn(

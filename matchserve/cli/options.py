@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from matchserve.settings import Settings
+from matchserve.vision.cameras import TEXT_FORMS
 
 ImageFile = Annotated[
     Path, typer.Argument(help="JPEG, PNG, WebP or TIFF file; with --server not TIFF.")
@@ -55,6 +56,19 @@ Upright = Annotated[
 Duplicates = Annotated[
     bool,
     typer.Option(help="Keep keypoints that share a position and differ in orientation only."),
+]
+CameraOfBoth = Annotated[
+    str | None,
+    typer.Option(
+        help="Camera of both images, for --verify pose: exif for the focal length of their EXIF "
+        f"data, {TEXT_FORMS}."
+    ),
+]
+CameraOfFirst = Annotated[
+    str | None, typer.Option(help="Camera of the first image, as in --camera.")
+]
+CameraOfSecond = Annotated[
+    str | None, typer.Option(help="Camera of the second image, as in --camera.")
 ]
 Exif = Annotated[
     Literal["apply", "ignore"],

@@ -14,8 +14,8 @@ import numpy as np
 
 from matchserve.libraries import import_pycolmap
 from matchserve.types import Float64, Keypoints
+from matchserve.vision.cameras import PIXEL_SHIFT as PIXEL_SHIFT
 
-PIXEL_SHIFT = 0.5
 FOCAL_GUESS = 1.2
 """Focal length over the longer side where EXIF does not say: 46 degrees, a common lens."""
 

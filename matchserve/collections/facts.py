@@ -10,14 +10,19 @@ from typing import Any
 from PIL import Image as Pillow
 
 from matchserve.vision.decode import FORMATS
+from matchserve.vision.exif import (
+    EXIF_DIRECTORY_TAG,
+    FOCAL_35MM_TAG,
+    FOCAL_MM_TAG,
+    ORIENTATION_TAG,
+    PLANE_UNIT_TAG,
+    PLANE_X_RESOLUTION_TAG,
+    focal_px,
+)
 
-_MAKE, _MODEL, _ORIENTATION, _DATE_TIME = 0x010F, 0x0110, 0x0112, 0x0132
-_EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
+_MAKE, _MODEL, _DATE_TIME = 0x010F, 0x0110, 0x0132
+_GPS_IFD = 0x8825
 _DATE_ORIGINAL, _SUBSECONDS = 0x9003, 0x9291
-_FOCAL_MM, _FOCAL_35MM = 0x920A, 0xA405
-_PLANE_X_RESOLUTION, _PLANE_UNIT = 0xA20E, 0xA210
-_UNIT_MM = {2: 25.4, 3: 10.0, 4: 1.0, 5: 0.001}
-_FILM_DIAGONAL_MM = math.hypot(36.0, 24.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +57,10 @@ def read_facts(data: bytes) -> Facts | None:
 
 def _with_exif(size: tuple[int, int], tags: Pillow.Exif) -> Facts:
     try:
-        detail, gps = tags.get_ifd(_EXIF_IFD), tags.get_ifd(_GPS_IFD)
+        detail, gps = tags.get_ifd(EXIF_DIRECTORY_TAG), tags.get_ifd(_GPS_IFD)
     except Exception:  # noqa: BLE001  a damaged tag must not cost the image
         return Facts(size)
-    focal_mm = _number(detail.get(_FOCAL_MM))
+    focal_mm = _number(detail.get(FOCAL_MM_TAG))
     named = (_text(tags.get(_MAKE)), _text(tags.get(_MODEL)))
     camera = " ".join(part for part in named if part)
     if camera and focal_mm:
@@ -63,7 +68,7 @@ def _with_exif(size: tuple[int, int], tags: Pillow.Exif) -> Facts:
     time = _text(detail.get(_DATE_ORIGINAL)) or _text(tags.get(_DATE_TIME))
     if time and (fraction := _text(detail.get(_SUBSECONDS))):
         time += f".{fraction}"
-    turn = tags.get(_ORIENTATION, 1)
+    turn = tags.get(ORIENTATION_TAG, 1)
     return Facts(
         size,
         _focal_px(size, focal_mm, detail),
@@ -77,17 +82,13 @@ def _with_exif(size: tuple[int, int], tags: Pillow.Exif) -> Facts:
 def _focal_px(
     size: tuple[int, int], focal_mm: float | None, detail: dict[int, Any]
 ) -> float | None:
-    """Return the focal length in pixels, from the 35 mm equivalent or the sensor's resolution."""
-    equivalent = _number(detail.get(_FOCAL_35MM))
-    if equivalent:
-        return equivalent * math.hypot(*size) / _FILM_DIAGONAL_MM
-    resolution = _number(detail.get(_PLANE_X_RESOLUTION))
-    unit_mm = _UNIT_MM.get(detail.get(_PLANE_UNIT, 2))
-    if focal_mm and resolution and unit_mm:
-        focal = focal_mm * resolution / unit_mm
-        # A copy of reduced size keeps the resolution of the sensor: such values are not usable.
-        return focal if 0.2 < focal / max(size) < 20 else None
-    return None
+    return focal_px(
+        size,
+        focal_mm=focal_mm,
+        equivalent_mm=_number(detail.get(FOCAL_35MM_TAG)),
+        plane_resolution=_number(detail.get(PLANE_X_RESOLUTION_TAG)),
+        plane_unit=detail.get(PLANE_UNIT_TAG, 2),
+    )
 
 
 def _position(gps: dict[int, Any]) -> tuple[float, float, float | None] | None:

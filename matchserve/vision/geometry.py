@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.types import Float32, Float64, Verification, VerifyKind
+from matchserve.vision.cameras import Camera as Camera
+from matchserve.vision.cameras import CameraChoice
 from matchserve.vision.estimators import Fit, FitOptions, fit_matrix, fit_pose, nothing
 
 VerifyChoice = Literal["none", "homography", "fundamental", "pose", "auto"]
@@ -38,35 +40,17 @@ _SAMPLE = {"homography": 4, "fundamental": 7, "pose": 5}
 
 
 @dataclass(frozen=True, slots=True)
-class Camera:
-    """A pinhole camera: focal lengths and principal point in pixels, pixel centres at integers."""
-
-    fx: float
-    fy: float
-    cx: float
-    cy: float
-
-    def __post_init__(self) -> None:
-        values = (self.fx, self.fy, self.cx, self.cy)
-        if not all(math.isfinite(v) for v in values) or self.fx <= 0 or self.fy <= 0:
-            raise InvalidParameter(
-                f"a camera needs positive focal lengths and a finite centre, not {values}"
-            )
-
-    @property
-    def matrix(self) -> Float64:
-        """The 3x3 calibration matrix."""
-        return np.array([[self.fx, 0, self.cx], [0, self.fy, self.cy], [0, 0, 1]], np.float64)
-
-
-@dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """The geometry to estimate, and the maximum distance of an inlier."""
+    """The geometry to estimate, and the maximum distance of an inlier.
+
+    `cameras` are those of both images, for `pose` only; `Matcher.match` takes "exif" for a camera
+    whose focal length is in the EXIF data.
+    """
 
     kind: VerifyChoice = defaults.VERIFY
     threshold_px: float = defaults.THRESHOLD_PX
     seed: int = 0
-    cameras: tuple[Camera, Camera] | None = None
+    cameras: tuple[CameraChoice, CameraChoice] | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in VERIFY_KINDS:
@@ -76,7 +60,7 @@ class VerifyOptions:
         if not 0.01 <= self.threshold_px <= 1000.0:
             raise InvalidParameter(f"threshold_px is {self.threshold_px}, not in 0.01..1000")
         if self.kind == "pose" and self.cameras is None:
-            raise InvalidParameter("verify 'pose' needs the intrinsics of both cameras")
+            raise InvalidParameter("verify 'pose' needs the cameras of both images")
 
 
 def verify(
@@ -94,10 +78,29 @@ def verify(
     options = options or VerifyOptions()
     if options.kind == "none":
         return Verification("none", None, np.zeros(len(points0), np.bool_), 0.0)
+    if options.kind == "pose":
+        cameras = known_cameras(options)
+        points0, points1 = (
+            camera.undistorted(xy) for camera, xy in zip(cameras, (points0, points1), strict=True)
+        )
+        pose = _fitted(_Points.of(points0, points1, confidence), "pose", options, sizes)
+        return replace(pose, cameras=(str(cameras[0]), str(cameras[1])))
     points = _Points.of(points0, points1, confidence)
-    if options.kind == "homography" or options.kind == "pose":
+    if options.kind == "homography":
         return _fitted(points, options.kind, options, sizes)
     return _epipolar(points, options, sizes)
+
+
+def known_cameras(options: VerifyOptions) -> tuple[Camera, Camera]:
+    """Return the cameras of both images.
+
+    Raises:
+        InvalidParameter: a camera is still to be read from EXIF data.
+    """
+    first, second = options.cameras or ("exif", "exif")
+    if first == "exif" or second == "exif":
+        raise InvalidParameter("camera 'exif' needs images with EXIF data")
+    return first, second
 
 
 def _epipolar(
@@ -184,14 +187,14 @@ def _fit(points: _Points, kind: VerifyKind, options: VerifyOptions) -> Fit:
     rule = FitOptions(options.threshold_px, options.seed)
     if kind != "pose":
         return fit_matrix(kind, points.p0, points.p1, rule, points.confidence)
-    camera0, camera1 = options.cameras or (Camera(1, 1, 0, 0), Camera(1, 1, 0, 0))
+    camera0, camera1 = known_cameras(options)
     cameras = (_poselib_camera(camera0), _poselib_camera(camera1))
     return fit_pose(points.p0, points.p1, cameras, rule, points.confidence)
 
 
 def _poselib_camera(camera: Camera) -> dict[str, Any]:
     params = [camera.fx, camera.fy, camera.cx, camera.cy]
-    # PoseLib does not use the width and height.
+    # PoseLib does not use the width and height. The points are undistorted already.
     return {"model": "PINHOLE", "width": 1, "height": 1, "params": params}
 
 

@@ -90,6 +90,18 @@ def jpeg_parts(data: Encoded) -> tuple[Encoded, dict[str, bytes]]:
     return b"".join(kept), metadata
 
 
+def png_exif(data: Encoded) -> bytes:
+    """Return the EXIF data of a PNG that `read_header` accepted; they may follow the pixels."""
+    view = memoryview(data).cast("B")
+    position = 8
+    while position + 8 <= len(view):
+        length, name = struct.unpack_from(">I4s", view, position)
+        if name == b"eXIf":
+            return bytes(view[position + 8 : position + 8 + length])
+        position += 12 + int(length)
+    return b""
+
+
 def _format_of(start: bytes) -> str:
     if start.startswith(b"\xff\xd8\xff"):
         return "JPEG"

@@ -27,7 +27,8 @@ from matchserve.errors import (
 )
 from matchserve.limits import LIBRARY_LIMITS, Limits
 from matchserve.types import UInt8
-from matchserve.vision.headers import Encoded, jpeg_parts, read_header
+from matchserve.vision.exif import exif_bytes, read_focal_px
+from matchserve.vision.headers import Encoded, jpeg_parts, png_exif, read_header
 from matchserve.vision.orientation import ORIENTATION_TAG, read_orientation
 
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF")
@@ -97,6 +98,24 @@ def inspect(
                 size = picture.size
         check_size(size, limits)
         return header.format, size
+
+
+def exif_focal_px(data: Encoded, *, limits: Limits = LIBRARY_LIMITS) -> float | None:
+    """Return the focal length in pixels of the stored image; None if EXIF does not say.
+
+    Raises:
+        ImageError: the bytes cannot be used; the subclass says why.
+    """
+    name, size = inspect(data, limits=limits)
+    if name == "TIFF":  # EXIF data are such a file
+        return read_focal_px(memoryview(data), size)
+    with typed_errors(limits):
+        if name == "JPEG":
+            return read_focal_px(exif_bytes(dict(jpeg_parts(data)[1])), size)
+        if name == "PNG" and (exif := png_exif(data)):
+            return read_focal_px(exif, size)
+        with _open(data, name) as picture:
+            return read_focal_px(exif_bytes(dict(picture.info)), size)
 
 
 def read_size(

@@ -58,7 +58,8 @@ def test_fields_change_the_answer(http: httpx.Client, pair: Pair) -> None:
     assert body["model"] == "sift"
     assert len(body["keypoints0"]) == 200
     assert body["truncated"] is True
-    geometry = {"kind": "none", "matrix": None, "inliers": 0, "confidence": 0.0, "reason": ""}
+    geometry = {"kind": "none", "matrix": None, "inliers": 0, "confidence": 0.0, "reason": "",
+                "pose": None, "cameras": None}  # fmt: skip
     assert body["geometry"] == geometry
     assert body["same_scene"] is None
 

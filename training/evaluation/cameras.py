@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.types import Float64
-from matchserve.vision.geometry import Camera
+from matchserve.vision.cameras import Camera
 from training.data.images import SUFFIXES, read_image
 from training.errors import DataError
-
-PIXEL_SHIFT = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,11 +128,10 @@ def _with_colmap(folder: Path, images: dict[str, Path]) -> dict[str, View]:
         if name not in images:
             continue
         colmap = model.camera(image.camera_id)
-        k = np.asarray(colmap.calibration_matrix())
         pose = np.asarray(image.cam_from_world().matrix())
-        camera = Camera(k[0, 0], k[1, 1], k[0, 2] - PIXEL_SHIFT, k[1, 2] - PIXEL_SHIFT)
-        undistort = partial(_undistort, colmap, camera)
-        views[name] = View(images[name], camera, pose[:, :3], pose[:, 3], undistort)
+        lens = Camera.from_colmap(colmap.model.name, [float(v) for v in colmap.params])
+        rotation, translation = pose[:, :3], pose[:, 3]
+        views[name] = View(images[name], lens.pinhole(), rotation, translation, lens.undistorted)
     return views
 
 
@@ -158,16 +154,7 @@ def _with_h5(folder: Path, images: dict[str, Path]) -> dict[str, View]:
 
 
 def _scaled(matrix: Float64, measured: tuple[int, int], stored: tuple[int, int]) -> Camera:
-    """Scale intrinsics measured at one image size to another; pixel centres stay at integers."""
-    sx, sy = stored[0] / measured[0], stored[1] / measured[1]
-    return Camera(
-        float(matrix[0, 0] * sx),
-        float(matrix[1, 1] * sy),
-        float((matrix[0, 2] + PIXEL_SHIFT) * sx - PIXEL_SHIFT),
-        float((matrix[1, 2] + PIXEL_SHIFT) * sy - PIXEL_SHIFT),
-    )
-
-
-def _undistort(colmap: Any, camera: Camera, xy: NDArray[Any]) -> Float64:
-    rays = np.asarray(colmap.cam_from_img(np.asarray(xy, np.float64) + PIXEL_SHIFT))
-    return np.asarray(rays * [camera.fx, camera.fy] + [camera.cx, camera.cy])
+    """Scale intrinsics measured at one image size to another."""
+    focal = (float(matrix[0, 0]), float(matrix[1, 1]))
+    centre = (float(matrix[0, 2]), float(matrix[1, 2]))
+    return Camera(*focal, *centre, size=measured).fitted_to(stored)
