@@ -1,18 +1,26 @@
 # Two images: `docker build --target cpu .` (the default) and `docker build --target gpu .`.
 # tests/service/test_container.py (cpu) and tests/gpu (gpu) perform these steps without an engine.
+# Every package is installed by hash; `make lock` writes the lock files. `make pin-base-image` adds the
+# digest of the base image.
+ARG BASE_IMAGE=python:3.11-slim-bookworm
 
-FROM python:3.11-slim-bookworm AS build-cpu
+FROM ${BASE_IMAGE} AS build-cpu
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
+COPY requirements ./requirements
 COPY matchserve ./matchserve
 COPY training ./training
 COPY models ./models
 RUN python3 -m venv /opt/matchserve
-RUN /opt/matchserve/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt '.[cpu]'
+RUN /opt/matchserve/bin/pip install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes -r requirements/cpu.txt
+RUN python3 -m venv /opt/build
+RUN /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes -r requirements/build.txt
+RUN /opt/build/bin/pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+RUN /opt/matchserve/bin/pip install --no-index --no-deps --disable-pip-version-check dist/*.whl
 # What only installing needs: the last stage has no pip and no compiler.
 RUN /opt/matchserve/bin/pip uninstall --yes --quiet pip setuptools
 
-FROM python:3.11-slim-bookworm AS cpu
+FROM ${BASE_IMAGE} AS cpu
 COPY --from=build-cpu /opt/matchserve /opt/matchserve
 RUN rm -rf /usr/local/lib/python3.11/site-packages/pip* /usr/local/bin/pip*
 ENV PATH=/opt/matchserve/bin:/usr/local/bin:/usr/bin:/bin
@@ -28,17 +36,22 @@ CMD ["serve"]
 
 # The CUDA libraries come from wheels, pinned in constraints-gpu.txt, so the base image needs none:
 # the NVIDIA container toolkit adds the driver. The installed packages take 3.9 GB.
-FROM python:3.11-slim-bookworm AS build-gpu
+FROM ${BASE_IMAGE} AS build-gpu
 WORKDIR /src
-COPY pyproject.toml constraints.txt constraints-gpu.txt README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
+COPY requirements ./requirements
 COPY matchserve ./matchserve
 COPY training ./training
 COPY models ./models
 RUN python3 -m venv /opt/matchserve
-RUN /opt/matchserve/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt -c constraints-gpu.txt '.[gpu]'
+RUN /opt/matchserve/bin/pip install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes -r requirements/gpu.txt
+RUN python3 -m venv /opt/build
+RUN /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes -r requirements/build.txt
+RUN /opt/build/bin/pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+RUN /opt/matchserve/bin/pip install --no-index --no-deps --disable-pip-version-check dist/*.whl
 RUN /opt/matchserve/bin/pip uninstall --yes --quiet pip setuptools
 
-FROM python:3.11-slim-bookworm AS gpu
+FROM ${BASE_IMAGE} AS gpu
 COPY --from=build-gpu /opt/matchserve /opt/matchserve
 RUN rm -rf /usr/local/lib/python3.11/site-packages/pip* /usr/local/bin/pip*
 ENV PATH=/opt/matchserve/bin:/usr/local/bin:/usr/bin:/bin

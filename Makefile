@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 HOST ?= 127.0.0.1
 PORT ?= 8000
 
-.PHONY: help install serve test test-all test-nightly test-opencv4 gpu-check lint docs docs-serve bench wheel clean
+.PHONY: help install serve test test-all test-nightly test-opencv4 gpu-check lint docs docs-serve bench wheel lock sbom pin-base-image clean
 
 help: ## list these targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -75,6 +75,15 @@ bench: $(VENV)/.full ## time every stage, compared with OpenCV's SIFT
 wheel: | $(BIN)/python ## build dist/matchserve-VERSION-py3-none-any.whl, to install without a clone
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	@ls dist/*.whl
+
+lock: $(VENV)/.full ## write requirements/*.txt, the versions and hashes that the images install
+	$(BIN)/python -m supply.lock
+
+sbom: $(VENV)/.full ## write the bills of materials of the images to dist/ (CycloneDX JSON)
+	$(BIN)/python -m supply.sbom dist
+
+pin-base-image: $(VENV)/.full ## write the digest of the base image to the Dockerfile (needs Docker)
+	$(BIN)/python -m supply.base_image
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) $(GPU_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* dist build site

@@ -12,7 +12,8 @@ from pathlib import Path
 
 # Steps that only make the base image smaller; there is no base image here.
 IMAGE_ONLY = ("rm -rf /usr/local/lib/python3.11/site-packages/pip* /usr/local/bin/pip*",)
-MAPPED = ("/opt/matchserve", "/src")
+MAPPED = ("/opt/matchserve", "/opt/build", "/src")
+STARTS = tuple(f"{start}{path}" for path in MAPPED[:2] for start in ("", "python3 -m venv "))
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Stage:
 def parse(path: Path) -> dict[str, Stage]:
     text = re.sub(r"\\\n", " ", path.read_text(encoding="utf-8"))
     stages: dict[str, Stage] = {}
+    arguments: dict[str, str] = {}
     current: Stage | None = None
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
@@ -40,7 +42,10 @@ def parse(path: Path) -> dict[str, Stage]:
         instruction, _, rest = line.strip().partition(" ")
         if instruction == "FROM":
             base, _, name = rest.partition(" AS ")
+            base = re.sub(r"\$\{(\w+)\}", lambda found: arguments[found[1]], base)
             current = stages[name or "default"] = Stage(name or "default", base)
+        elif instruction == "ARG":
+            arguments.update([rest.split("=", 1)])
         elif current is not None:
             current.steps.append((instruction, rest.strip()))
     return stages
@@ -86,9 +91,7 @@ class Rehearsal:
     def do_run(self, text: str) -> None:
         if text in IMAGE_ONLY or text.startswith("apt-get "):
             return  # changes the base image
-        assert text.startswith(("/opt/matchserve/bin/", "python3 -m venv /opt/matchserve")), (
-            f"this test does not know what to do with RUN {text}"
-        )
+        assert text.startswith(STARTS), f"this test does not know what to do with RUN {text}"
         command = self.mapped(text).replace("python3 -m venv", f"{self.python} -m venv", 1)
         done = subprocess.run(
             ["/bin/sh", "-c", command], cwd=self.directory, capture_output=True, text=True
