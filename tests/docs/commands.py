@@ -57,6 +57,7 @@ README, GUIDE = "README.md", "docs/guides/train.md"
 
 INSTEAD = {
     "make serve": "make -n serve",
+    "make sbom": "make -n sbom",  # tests/supply/test_sbom.py writes it
     # The photographs of the other commands show different things.
     "matchserve reconstruct photos/ -o out/": (
         "matchserve reconstruct scenes/corner -o out/ --max-keypoints 1000"
