@@ -45,7 +45,8 @@ def parse(path: Path) -> dict[str, Stage]:
             base = re.sub(r"\$\{(\w+)\}", lambda found: arguments[found[1]], base)
             current = stages[name or "default"] = Stage(name or "default", base)
         elif instruction == "ARG":
-            arguments.update([rest.split("=", 1)])
+            key, _, value = rest.partition("=")
+            arguments[key] = value
         elif current is not None:
             current.steps.append((instruction, rest.strip()))
     return stages
