@@ -15,11 +15,13 @@ import numpy as np
 from matchserve.types import Float32, Keypoints
 from matchserve.vision.agreement import (
     TOLERANCES,
+    Index,
     Neighbourhood,
     consensus,
     neighbourhood,
     similarities,
 )
+from matchserve.vision.alignment import stretch
 from matchserve.vision.matching import Putative
 from matchserve.vision.refine import Refinement
 
@@ -62,6 +64,7 @@ class FirstCues:
     rows: Float32
     keypoints: tuple[Keypoints, Keypoints]
     maps: Float32
+    neighbours: Index
 
 
 def first_cues(putative: Putative, keypoints: tuple[Keypoints, Keypoints]) -> FirstCues:
@@ -85,7 +88,7 @@ def first_cues(putative: Putative, keypoints: tuple[Keypoints, Keypoints]) -> Fi
         np.full(count, np.log1p(count)),
         np.full(count, agreement[:, 1].mean() if count else 0.0),
     ]
-    return FirstCues(np.stack(rows, axis=1).astype(np.float32), keypoints, maps)
+    return FirstCues(np.stack(rows, axis=1).astype(np.float32), keypoints, maps, near.index)
 
 
 def second_cues(first: FirstCues, judged: Float32, refinement: Refinement | None) -> Float32:
@@ -95,7 +98,8 @@ def second_cues(first: FirstCues, judged: Float32, refinement: Refinement | None
     maps, xy1 = first.maps, other.xy
     if refinement is not None:
         maps, xy1 = refinement.affine, refinement.xy1
-    near = neighbourhood((one.xy, xy1), maps)
+    # The refinement moves points too little to change their neighbours.
+    near = neighbourhood((one.xy, xy1), maps, first.neighbours)
     agreement = _both_ways(np.log1p(near.sums(judged)))
     weight = _neighbour_weight(near, judged)
     change = np.log2(other.sigma / one.sigma)
@@ -117,8 +121,8 @@ def _refinement_cues(refinement: Refinement | None, count: int) -> list[Float32]
     if refinement is None:
         return [np.zeros(count, np.float32)] * 5
     done = refinement.is_refined
-    stretch = np.linalg.svd(refinement.affine, compute_uv=False)
-    ratio = np.log2(np.maximum(stretch[:, 0], 1e-6) / np.maximum(stretch[:, 1], 1e-6))
+    longest, shortest = stretch(refinement.affine)
+    ratio = np.log2(np.maximum(longest, 1e-6) / np.maximum(shortest, 1e-6))
     return [
         done.astype(np.float32),
         refinement.correlation,

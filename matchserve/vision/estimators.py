@@ -16,7 +16,8 @@ import poselib
 from matchserve.types import Bool, Float32, Float64
 
 MAX_ITERATIONS = 10_000
-_MIN_ITERATIONS = 100
+# Progressive samples of good matches are right at once; more of them only cost refinements.
+_MIN_ITERATIONS = 20
 SUCCESS_PROBABILITY = 0.9999
 
 

@@ -108,8 +108,8 @@ def _epipolar(
 ) -> Verification:
     """Fit a fundamental matrix; say if it is not determined, or choose a homography then."""
     general = _fitted(points, "fundamental", options, sizes)
-    plane = _fitted(points, "homography", options, sizes)
-    count, planar = int(general.inliers.sum()), int(plane.inliers.sum())
+    count = int(general.inliers.sum())
+    planar = _count_on_a_plane(points, general, options, sizes)
     if count == 0 and planar == 0:
         return replace(general, reason="too few matches agree on any geometry")
     share = planar / max(count, 1)
@@ -118,8 +118,25 @@ def _epipolar(
         return replace(general, reason=f"fundamental: {text}")
     text = f"{planar} matches agree on one plane or a camera that only turned"
     if options.kind == "auto":
+        plane = _fitted(points, "homography", options, sizes)
         return replace(plane, reason=f"homography: {text}")
     return replace(general, reason=f"the fundamental matrix is not determined: {text}")
+
+
+def _count_on_a_plane(
+    points: _Points,
+    general: Verification,
+    options: VerifyOptions,
+    sizes: tuple[tuple[int, int], tuple[int, int]],
+) -> int:
+    """Count the inliers of a fundamental matrix, or else the matches, that share a homography.
+
+    Uniform sampling by OpenCV is enough for a count, at a tenth of the time of PoseLib's fit.
+    """
+    kept = general.inliers[points.rows] if general.inliers.any() else slice(None)
+    agreeing = replace(points, p0=points.p0[kept], p1=points.p1[kept], confidence=None)
+    agreeing = replace(agreeing, rows=np.arange(len(agreeing.p0)), count=len(agreeing.p0))
+    return int(_fitted(agreeing, "homography", options, sizes).inliers.sum())
 
 
 def _fitted(

@@ -10,6 +10,7 @@ two patches correlate well, better than before, and the map stayed near its star
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -19,27 +20,10 @@ from numpy.typing import NDArray
 
 from matchserve.types import Bool, Float32, Image, Keypoints
 from matchserve.vision.agreement import similarities
-
-
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """Half side in sigmas, samples along a side, and iterations of the alignment."""
-
-    reach: float
-    side: int
-    iterations: int
-
-    @property
-    def step(self) -> float:
-        """Distance of neighbouring samples, in sigmas."""
-        return 2 * self.reach / (self.side - 1)
-
+from matchserve.vision.alignment import Template, Window, align, determinant, stretch
 
 # Coarse, then fine. docs/research/match-quality.md says how they were chosen.
-_WINDOWS = (_Window(12.0, 15, 3), _Window(6.0, 21, 3))
-_MAX_STEP = 0.5
-_DAMPING = 1e-2
-_BLUR = 0.6
+_WINDOWS = (Window.of(12.0, 15, 3), Window.of(6.0, 21, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +65,17 @@ def refine(
     warp = np.tile(np.eye(2, 3, dtype=np.float32), (count, 1, 1))
     correlation = np.zeros(count, np.float32)
     for window in _WINDOWS:
-        template = _Template.of(frames[0], window)
-        warp, correlation = _align(template, frames[1], window, warp)
-    shift = np.linalg.norm(warp[:, :, 2], axis=1)
-    stretch = np.linalg.svd(warp[:, :, :2], compute_uv=False)
+        level0, level1 = (one.levels(window.step) for one in frames)
+        template = Template.of(frames[0].sample(window, None, level0), window)
+        warp, correlation = align(
+            template, functools.partial(frames[1].sample, window, level=level1), warp
+        )
+    linear = warp[:, :, :2]
+    shift = np.hypot(warp[:, 0, 2], warp[:, 1, 2])
+    longest, shortest = stretch(linear)
     limit = options.max_stretch
     accepted = (correlation >= options.min_correlation) & (shift <= options.max_shift_sigma)
-    accepted &= (stretch[:, 0] < limit) & (stretch[:, 1] > 1 / limit)
-    accepted &= np.linalg.det(warp[:, :, :2].astype(np.float64)) > 0
+    accepted &= (longest < limit) & (shortest > 1 / limit) & (determinant(linear) > 0)
     warp = np.where(accepted[:, None, None], warp, np.eye(2, 3, dtype=np.float32))
     return _in_pixels(images, keypoints, frames, warp, (correlation, shift, accepted))
 
@@ -109,24 +96,19 @@ class _Frames:
         axes = np.stack([cosine, -sine, sine, cosine], axis=1).reshape(-1, 2, 2)
         return cls(_pyramid(image), image.to_working(keypoints.xy).astype(np.float32), axes, sigma)
 
-    def sample(self, offsets: Float32, warp: Float32 | None, level: NDArray[np.intp]) -> Float32:
-        """Grey values (M, P) at `offsets` (P, 2) in sigmas, moved by `warp` (M, 2, 3)."""
+    def sample(self, window: Window, warp: Float32 | None, level: NDArray[np.intp]) -> Float32:
+        """Grey values (M, P) of the windows, moved by `warp` (M, 2, 3)."""
         axes, centre = self.axes, self.centre
         if warp is not None:
             centre = centre + (axes @ warp[:, :, 2:])[:, :, 0]
             axes = axes @ warp[:, :, :2]
-        scale = np.float32(0.5) ** level.astype(np.float32)
-        maps = (axes @ offsets.T) * scale[:, None, None] + (centre * scale[:, None])[:, :, None]
-        values = np.empty((len(centre), len(offsets)), np.float32)
+        values = np.empty((len(centre), window.side**2), np.float32)
         for number in np.unique(level):
-            rows = level == number
-            grey = self.pyramid[number]
+            rows = np.flatnonzero(level == number)
+            scale = np.float32(0.5**number)
+            x, y = _grid(scale * centre[rows], scale * axes[rows], window)
             values[rows] = cv2.remap(
-                grey,
-                np.ascontiguousarray(maps[rows, 0]),
-                np.ascontiguousarray(maps[rows, 1]),
-                cv2.INTER_LINEAR,
-                borderMode=cv2.BORDER_REPLICATE,
+                self.pyramid[number], x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
             )
         return values
 
@@ -136,99 +118,10 @@ class _Frames:
         return np.asarray(np.clip(level, 0, len(self.pyramid) - 1), np.intp)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Template:
-    """What the alignment needs of the windows of image 0, the same in every iteration."""
-
-    offsets: Float32
-    values: Float32
-    update: Float32
-    weights: Float32
-
-    @classmethod
-    def of(cls, frames: _Frames, window: _Window) -> _Template:
-        step, side = window.step, window.side
-        axis = np.linspace(-window.reach, window.reach, side, dtype=np.float32)
-        x, y = np.meshgrid(axis, axis)
-        offsets = np.stack([x.ravel(), y.ravel()], axis=1)
-        weights = _weights(offsets, window.reach)
-        raw = frames.sample(offsets, None, frames.levels(step))
-        grid = raw.reshape(-1, side, side)
-        norm = np.sqrt(_variance(raw, weights))[:, None]
-        gx = _slope(grid, 2).reshape(raw.shape) / (step * norm)
-        gy = _slope(grid, 1).reshape(raw.shape) / (step * norm)
-        values = _normalised(raw, weights)
-        u, v = offsets.T
-        slopes = np.stack([gx * u, gx * v, gx, gy * u, gy * v, gy], axis=1)
-        return cls(offsets, values, _pseudo_inverse(slopes, values, weights), weights)
-
-
-def _align(
-    template: _Template, frames: _Frames, window: _Window, warp: Float32
-) -> tuple[Float32, Float32]:
-    """Iterate all alignments; return the best warp of each and its correlation."""
-    level = frames.levels(window.step)
-    best = np.full(len(warp), -np.inf, np.float32)
-    chosen = warp
-    for iteration in range(window.iterations + 1):
-        values = _normalised(frames.sample(template.offsets, warp, level), template.weights)
-        correlation = (values * template.values) @ template.weights
-        is_better = correlation > best
-        best = np.where(is_better, correlation, best)
-        chosen = np.where(is_better[:, None, None], warp, chosen)
-        if iteration < window.iterations:
-            change = template.update @ (values - template.values)[:, :, None]
-            warp = _composed(warp, change[:, :, 0])
-    return chosen, best
-
-
-def _composed(warp: Float32, change: Float32) -> Float32:
-    """`warp` after the inverse of the small affine `change` (M, 6)."""
-    change = np.clip(change, -_MAX_STEP, _MAX_STEP).reshape(-1, 2, 3)
-    a, b, tx = 1 + change[:, 0, 0], change[:, 0, 1], change[:, 0, 2]
-    c, d, ty = change[:, 1, 0], 1 + change[:, 1, 1], change[:, 1, 2]
-    det = a * d - b * c
-    det = np.where(np.abs(det) < 1e-3, 1e-3, det)
-    inverse = np.stack([d, -b, -c, a], axis=1).reshape(-1, 2, 2) / det[:, None, None]
-    moved = -(inverse @ np.stack([tx, ty], axis=1)[:, :, None])
-    linear = warp[:, :, :2] @ inverse
-    shift = warp[:, :, 2:] + warp[:, :, :2] @ moved
-    return np.concatenate([linear, shift], axis=2).astype(np.float32)
-
-
-def _pseudo_inverse(slopes: Float32, values: Float32, weights: Float32) -> Float32:
-    """(M, 6, P): from a difference of windows to the affine change, gain and offset apart."""
-    slopes = slopes - (slopes @ weights)[:, :, None]
-    along = np.matmul(slopes, (weights * values)[:, :, None])
-    slopes = slopes - along * values[:, None, :]
-    weighted = slopes * weights
-    hessian = np.matmul(weighted, slopes.transpose(0, 2, 1)).astype(np.float64)
-    trace = np.trace(hessian, axis1=1, axis2=2)[:, None, None]
-    hessian += (_DAMPING * trace / 6 + 1e-9) * np.eye(6)
-    return np.asarray(np.linalg.inv(hessian).astype(np.float32) @ weighted, np.float32)
-
-
-def _weights(offsets: Float32, reach: float) -> Float32:
-    """Gaussian weights of the samples; they sum to 1."""
-    weights = np.exp(-(offsets**2).sum(axis=1) / (2 * (_BLUR * reach) ** 2))
-    return np.asarray(weights / weights.sum(), np.float32)
-
-
-def _slope(grid: Float32, axis: int) -> Float32:
-    """Central differences along `axis`, one-sided at the border, per sample."""
-    return np.asarray(np.gradient(grid, axis=axis), np.float32)
-
-
-def _variance(values: Float32, weights: Float32) -> Float32:
-    mean = values @ weights
-    return np.asarray(np.maximum((values - mean[:, None]) ** 2 @ weights, 1e-4), np.float32)
-
-
-def _normalised(values: Float32, weights: Float32) -> Float32:
-    """Rows of weighted mean 0 and variance 1."""
-    centred = values - (values @ weights)[:, None]
-    power = (centred * centred) @ weights
-    return np.asarray(centred / np.sqrt(np.maximum(power, 1e-4))[:, None], np.float32)
+def _grid(centre: Float32, axes: Float32, window: Window) -> tuple[Float32, Float32]:
+    """Coordinates x and y, (M, P) each, of the samples of windows."""
+    maps = np.concatenate([centre[:, :, None], axes], axis=2)
+    return maps[:, 0] @ window.linear, maps[:, 1] @ window.linear
 
 
 def _pyramid(image: Image) -> list[Float32]:
@@ -249,9 +142,10 @@ def _in_pixels(
     correlation, shift, accepted = judged
     moved = frames[1].centre + (frames[1].axes @ warp[:, :, 2:])[:, :, 0]
     xy1 = np.where(accepted[:, None], images[1].to_sent(moved), keypoints[1].xy)
-    working = frames[1].axes @ warp[:, :, :2] @ np.linalg.inv(frames[0].axes)
+    turned_back = frames[0].axes.transpose(0, 2, 1) / (frames[0].sigma ** 2)[:, None, None]
+    working = frames[1].axes @ warp[:, :, :2] @ turned_back
     affine = working / images[1].scale_xy[:, None] * images[0].scale_xy[None, :]
-    area = np.log2(np.maximum(np.linalg.det(warp[:, :, :2].astype(np.float64)), 1e-3))
+    area = np.log2(np.maximum(determinant(warp[:, :, :2]), 1e-3))
     return Refinement(
         xy1.astype(np.float32),
         affine.astype(np.float32),

@@ -38,7 +38,7 @@ def test_agreement_equals_a_loop() -> None:
             reach = (np.linalg.norm(step1) + np.linalg.norm(maps[i] @ step0)) / 2 + 2
             error = max(np.linalg.norm(m @ step0 - step1) for m in (maps[i], maps[j])) / reach
             expected = np.exp(-((error / np.array(TOLERANCES)) ** 2))
-            np.testing.assert_allclose(near.agreement[i, column], expected, atol=1e-4)
+            np.testing.assert_allclose(near.agreement[:, i, column], expected, atol=1e-4)
 
 
 def test_right_matches_agree_more_than_wrong_ones() -> None:
