@@ -1,6 +1,8 @@
 """Time every stage beside OpenCV's SIFT with a brute-force matcher and ratio test.
 
-All runs are interleaved in one process, and the best of several rounds counts: absolute times on
+Each model is timed with the default pipeline and with raw matches of the same features, so that
+the share that confidence, refinement and geometry add is measured within one run. All runs are
+interleaved in one process, and the best of several rounds counts: absolute times on
 shared machines are noisy, ratios within one run are not.
 """
 
@@ -16,6 +18,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from matchserve.judging import JudgeOptions, find_matches
 from matchserve.libraries import import_faiss
 from matchserve.matcher import Matcher
 from matchserve.models.handcrafted import SIFT_PATCH
@@ -23,9 +26,13 @@ from matchserve.models.registry import load_descriptor
 from matchserve.types import Features, Image, Keypoints, PatchSpec, UInt8
 from matchserve.vision import geometry, matching
 from matchserve.vision.keypoints import DetectOptions, detect
+from matchserve.vision.matching import MatchOptions
 from matchserve.vision.patches import crop
 
 PEER = "OpenCV SIFT + BF ratio"
+RAW = "{}, raw matches"
+"""Name of the pipeline of a model without confidence, refinement and progressive sampling."""
+STAGES = ("detect", "describe", "match", "verify", "total")
 
 
 @dataclass(slots=True)
@@ -39,9 +46,12 @@ class Timing:
         """Run `work`, keep its times if they are the best, and return its result."""
         wall, cpu = time.perf_counter(), time.process_time()
         result = work()
-        self.cpu_ms = min(self.cpu_ms, 1e3 * (time.process_time() - cpu))
-        self.wall_ms = min(self.wall_ms, 1e3 * (time.perf_counter() - wall))
+        self.keep(1e3 * (time.process_time() - cpu), 1e3 * (time.perf_counter() - wall))
         return result
+
+    def keep(self, cpu_ms: float, wall_ms: float) -> None:
+        """Keep times that are the best so far."""
+        self.cpu_ms, self.wall_ms = min(self.cpu_ms, cpu_ms), min(self.wall_ms, wall_ms)
 
 
 @dataclass(slots=True)
@@ -59,6 +69,20 @@ class Report:
         """Return the CPU time of a pipeline divided by that of OpenCV's SIFT."""
         return self.pipelines[name]["total"].cpu_ms / self.pipelines[PEER]["total"].cpu_ms
 
+    def has_raw(self, name: str) -> bool:
+        """Return whether the raw matches of a pipeline were timed beside it."""
+        return RAW.format(name) in self.pipelines
+
+    def added_share(self, name: str) -> float:
+        """Return what confidence, refinement and geometry add to the CPU time of a raw match.
+
+        The raw match is detection, description and mutual nearest neighbours, without geometry.
+        """
+        raw, ours = self.pipelines[RAW.format(name)], self.pipelines[name]
+        base = sum(raw[stage].cpu_ms for stage in ("detect", "describe", "match"))
+        added = ours["match"].cpu_ms + ours["verify"].cpu_ms - raw["match"].cpu_ms
+        return added / base
+
     def fields(self) -> dict[str, Any]:
         """Return the report as a dictionary for JSON."""
         return {
@@ -71,6 +95,7 @@ class Report:
                     "cpu_ms": {stage: timing.cpu_ms for stage, timing in stages.items()},
                     "wall_ms": {stage: timing.wall_ms for stage, timing in stages.items()},
                     "ratio": self.ratio(name),
+                    **({"added_share": self.added_share(name)} if self.has_raw(name) else {}),
                 }
                 for name, stages in self.pipelines.items()
             },
@@ -100,19 +125,20 @@ def run(
 
     def work() -> None:
         try:
-            for _ in range(rounds):
-                _time_peer(report, pair, keypoints)
-                for name, matcher in matchers.items():
-                    _time_pipeline(report, name, matcher, pair)
-                _time_components(report, pair[0])
+            # FAISS keeps its number for each thread, so it is set on the one that works.
+            with _library_threads(threads):
+                for _ in range(rounds):
+                    _time_peer(report, pair, keypoints)
+                    for name, matcher in matchers.items():
+                        _time_pipeline(report, name, matcher, pair)
+                    _time_components(report, pair[0])
         except BaseException as error:  # noqa: BLE001  raised again by the caller's thread
             failures.append(error)
 
     # On the main thread detection is twice as slow, also for OpenCV: see `off_main_thread`.
-    with _library_threads(threads):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
     if failures:
         raise failures[0]
     return report
@@ -148,23 +174,58 @@ def _time_peer(report: Report, pair: tuple[Image, Image], keypoints: int) -> Non
 
 
 def _time_pipeline(report: Report, name: str, matcher: Matcher, pair: tuple[Image, Image]) -> None:
-    stages = report.pipelines.setdefault(
-        name, {s: Timing() for s in ("detect", "describe", "match", "verify", "total")}
+    """Time a model with the default options, and with raw matches of the same features."""
+    raw, ours = (
+        report.pipelines.setdefault(key, {stage: Timing() for stage in STAGES})
+        for key in (RAW.format(name), name)
     )
     options = DetectOptions(max_keypoints=report.keypoints)
+    spent = _Spent()
+    found = spent.run("detect", lambda: [detect(image, options) for image in pair])
+    left, right = spent.run(
+        "describe", lambda: [_describe(matcher, i, k) for i, k in zip(pair, found, strict=True)]
+    )
+    sizes = (pair[0].size, pair[1].size)
+    raw_spent = spent.copy()
+    matches = raw_spent.run("match", lambda: matching.match(left, right))
+    rows0, rows1 = matches.pairs.T
+    points = (left.keypoints.xy[rows0], right.keypoints.xy[rows1])
+    raw_spent.run("verify", lambda: geometry.verify(*points, sizes))
+    raw_spent.add_to(raw)
+    judged = spent.run(
+        "match",
+        lambda: find_matches(
+            (left, right), pair, matcher.descriptor.card, MatchOptions(), JudgeOptions()
+        ),
+    )
+    points0 = left.keypoints.xy[judged.matches.pairs[:, 0]]
+    points1 = judged.points1(right.keypoints)
+    confidence = judged.matches.confidence
+    spent.run("verify", lambda: geometry.verify(points0, points1, sizes, None, confidence))
+    spent.add_to(ours)
 
-    def pipeline() -> None:
-        found = stages["detect"].add(lambda: [detect(image, options) for image in pair])
-        left, right = stages["describe"].add(
-            lambda: [_describe(matcher, i, k) for i, k in zip(pair, found, strict=True)]
-        )
-        matches = stages["match"].add(lambda: matching.match(left, right))
-        points0 = left.keypoints.xy[matches.pairs[:, 0]]
-        points1 = right.keypoints.xy[matches.pairs[:, 1]]
-        sizes = (pair[0].size, pair[1].size)
-        stages["verify"].add(lambda: geometry.verify(points0, points1, sizes))
 
-    stages["total"].add(pipeline)
+@dataclass(slots=True)
+class _Spent:
+    """CPU and wall times of the stages of one round, in milliseconds."""
+
+    stages: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def run(self, stage: str, work: Callable[[], Any]) -> Any:
+        """Run `work`, keep its times, and return its result."""
+        timing = Timing()
+        result = timing.add(work)
+        self.stages[stage] = (timing.cpu_ms, timing.wall_ms)
+        return result
+
+    def copy(self) -> _Spent:
+        return _Spent(dict(self.stages))
+
+    def add_to(self, timings: dict[str, Timing]) -> None:
+        """Keep the stages, and their sum, that are the best so far."""
+        cpu, wall = (sum(times) for times in zip(*self.stages.values(), strict=True))
+        for stage, times in {**self.stages, "total": (cpu, wall)}.items():
+            timings[stage].keep(*times)
 
 
 def _describe(matcher: Matcher, image: Image, keypoints: Keypoints) -> Features:

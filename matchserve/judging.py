@@ -50,6 +50,12 @@ class JudgedMatches:
     putative: int
     returned: Bool
 
+    def points1(self, keypoints1: Keypoints) -> Float32:
+        """Points of image 1, (M, 2): refined ones where there are any."""
+        if self.refined is not None:
+            return self.refined.xy1
+        return keypoints1.xy[self.matches.pairs[:, 1]]
+
     @property
     def expected_right(self) -> float:
         """Expected number of right matches: the sum of the confidences."""

@@ -319,11 +319,10 @@ class Matcher:
         features0, features1 = attempt.features
         judged = attempt.judged
         matches, refined = judged.matches, judged.refined
-        points1 = features1.keypoints.xy[matches.pairs[:, 1]] if refined is None else refined.xy1
         with call.clock.stage("verify"):
             verification = geometry.verify(
                 features0.keypoints.xy[matches.pairs[:, 0]],
-                points1,
+                judged.points1(features1.keypoints),
                 (features0.size, features1.size),
                 options.verify,
                 # Raw matches are verified as they always were, by uniform samples.

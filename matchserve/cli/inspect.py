@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import cv2
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -18,6 +20,7 @@ from matchserve.cli.options import JsonFile, MaxKeypoints, ModelsDir, ProviderOp
 from matchserve.cli.output import STANDARD_OUTPUT, print_bench, write_json
 from matchserve.errors import InvalidParameter
 from matchserve.pattern import generate_pair
+from matchserve.types import Image, UInt8
 from matchserve.vision.decode import decode, from_array
 
 
@@ -53,8 +56,12 @@ def bench(
     ] = None,
     max_keypoints: MaxKeypoints = defaults.MAX_KEYPOINTS,
     size: Annotated[
-        str, typer.Option(help="Size of the generated pair, WIDTHxHEIGHT.")
-    ] = "1024x768",
+        str | None,
+        typer.Option(
+            help="Size that the images are scaled to, or of the generated pair, WIDTHxHEIGHT.",
+            show_default="that of the images; 1024x768 for the generated pair",
+        ),
+    ] = None,
     threads: Annotated[
         int, typer.Option(help="Number of CPU threads for OpenCV, FAISS and ONNX Runtime.", min=1)
     ] = 1,
@@ -66,17 +73,33 @@ def bench(
     """Time every stage beside OpenCV's SIFT with brute-force matching."""
     if images and len(images) != 2:
         raise InvalidParameter(f"bench takes two images or none, not {len(images)}")
-    if images:
-        pair = (decode(read_image_file(images[0])), decode(read_image_file(images[1])))
-    else:
-        first, second, _ = generate_pair(_parsed_size(size))
-        pair = (from_array(first), from_array(second))
+    pair = _timed_pair(images or [], None if size is None else _parsed_size(size))
     report = benchmark.run(
         pair, model or [defaults.MODEL], keypoints=max_keypoints, threads=threads, rounds=rounds
     )
     if json is not None:
         write_json(json, report.fields(), indent=True)
     print_bench(report)
+
+
+def _timed_pair(images: list[Path], size: tuple[int, int] | None) -> tuple[Image, Image]:
+    """Decode and scale the given images, or generate two."""
+    if not images:
+        first, second, _ = generate_pair(size or (1024, 768))
+        return from_array(first), from_array(second)
+    one, other = (decode(read_image_file(path)) for path in images)
+    if size is None:
+        return one, other
+    return from_array(_scaled(one, size)), from_array(_scaled(other, size))
+
+
+def _scaled(image: Image, size: tuple[int, int]) -> UInt8:
+    is_smaller = size[0] < image.size[0]
+    return np.asarray(
+        cv2.resize(
+            image.grey, size, interpolation=cv2.INTER_AREA if is_smaller else cv2.INTER_CUBIC
+        )
+    )
 
 
 def _parsed_size(text: str) -> tuple[int, int]:

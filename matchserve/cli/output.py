@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from matchserve.bench import Report
+from matchserve.bench import STAGES, Report
 from matchserve.encoding import to_json
 from matchserve.errors import InvalidParameter
 from matchserve.types import MatchResult
@@ -100,13 +100,12 @@ def print_bench(report: Report) -> None:
         f"CPU-ms per pair, {width}x{height}, {report.keypoints} keypoints, "
         f"{report.threads} thread(s), best of {report.rounds}"
     )
-    table = Table("pipeline", "detect", "describe", "match", "verify", "total", "x", title=title)
+    table = Table("pipeline", *STAGES, "x", "added", title=title)
     for name, stages in report.pipelines.items():
-        cells = [
-            f"{stages[s].cpu_ms:.0f}" if s in stages else "-"
-            for s in ("detect", "describe", "match", "verify", "total")
-        ]
-        table.add_row(name, *cells, f"{report.ratio(name):.2f}")
+        cells = [f"{stages[s].cpu_ms:.0f}" if s in stages else "-" for s in STAGES]
+        added = f"{100 * report.added_share(name):.0f} %" if report.has_raw(name) else "-"
+        table.add_row(name, *cells, f"{report.ratio(name):.2f}", added)
+    table.caption = "added: confidence, refinement and geometry, beside raw mutual neighbours"
     parts = Table("part / what it replaces", "ours ms", "peer ms", "times faster")
     for name, (ours, peer) in report.components.items():
         speedup = f"{peer.cpu_ms / ours.cpu_ms:.2f}"

@@ -18,6 +18,7 @@ from matchserve.errors import ModelCorrupt
 from matchserve.models.calibration import ReliabilityBin
 from matchserve.types import Float32
 from matchserve.vision.confidence import FIRST_CUES, SECOND_CUES
+from matchserve.vision.products import multiply
 
 CONFIDENCE_FILE = "confidence.json"
 CONFIDENCE_DIAGRAM_FILE = "confidence.png"
@@ -80,7 +81,7 @@ class NetworkArrays:
         """Judge rows of cues (M, F): the probability of each, (M,)."""
         values = (cues - self._mean) / self._scale
         for number, (weights, bias) in enumerate(self._layers):
-            values = (np.maximum(values, 0) if number else values) @ weights + bias
+            values = multiply(np.maximum(values, 0) if number else values, weights) + bias
         return np.asarray(0.5 * (1 + np.tanh(0.5 * values[:, 0])), np.float32)
 
 

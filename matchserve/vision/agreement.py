@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.types import Float32, Keypoints
+from matchserve.vision.products import weighted_sums
 
 Index: TypeAlias = NDArray[np.intp]
 
@@ -41,7 +42,7 @@ class Neighbourhood:
         if count == 0:
             return np.zeros((matches, 2 * len(TOLERANCES)), np.float32)
         share = (self.agreement * weights[self.index]).reshape(-1, count)
-        halves = share @ np.ones(count, np.float32)
+        halves = weighted_sums(share, np.ones(count, np.float32))
         return np.ascontiguousarray(
             halves.reshape(len(TOLERANCES), matches, 2).transpose(1, 2, 0)
         ).reshape(matches, 2 * len(TOLERANCES))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from matchserve.types import Float32
+from matchserve.vision.products import multiply, weighted_sums
 
 _MAX_STEP = 0.5
 _DAMPING = 1e-2
@@ -85,9 +86,9 @@ class Template:
         gx, gy = (_slope(grid, axis, window.step).reshape(raw.shape) for axis in (2, 1))
         wx, wy = gx * weights, gy * weights
         # Columns 1, u, v of the slope along x, then of that along y.
-        mean = np.concatenate([wx @ linear, wy @ linear], axis=1)
-        along = np.concatenate([(wx * values) @ linear, (wy * values) @ linear], axis=1)
-        normal = _normal_matrix([(wx * gx) @ powers, (wx * gy) @ powers, (wy * gy) @ powers])
+        mean = np.concatenate([multiply(slope, linear) for slope in (wx, wy)], axis=1)
+        along = np.concatenate([multiply(slope * values, linear) for slope in (wx, wy)], axis=1)
+        normal = _normal_matrix([multiply(p, powers) for p in (wx * gx, wx * gy, wy * gy)])
         normal -= mean[:, :, None] * mean[:, None, :] + along[:, :, None] * along[:, None, :]
         trace = np.trace(normal, axis1=1, axis2=2)[:, None, None]
         normal += (_DAMPING * trace / 6 + 1e-9) * np.eye(6)
@@ -101,9 +102,9 @@ class Template:
     def change(self, values: Float32, deviation: Float32, correlation: Float32) -> Float32:
         """Return the affine change (M, 6) that explains the difference from `values`."""
         linear = self.window.linear.T
-        across = np.concatenate([(values * slope) @ linear for slope in self.slopes], axis=1)
+        across = np.concatenate([multiply(values * s, linear) for s in self.slopes], axis=1)
         right = across / deviation[:, None] - self.along * correlation[:, None]
-        return np.matmul(self.inverse, right[:, :, None])[:, :, 0]
+        return np.asarray(np.matmul(self.inverse, right[:, :, None])[:, :, 0], np.float32)
 
 
 def align(
@@ -169,5 +170,6 @@ def _slope(grid: Float32, axis: int, step: float) -> Float32:
 
 def _centred(raw: Float32, weights: Float32) -> tuple[Float32, Float32]:
     """Rows of weighted mean 0, and their standard deviations."""
-    values = raw - (raw @ weights)[:, None]
-    return values, np.sqrt(np.maximum((values * values) @ weights, np.float32(_MIN_VARIANCE)))
+    values = raw - weighted_sums(raw, weights)[:, None]
+    variance = weighted_sums(values * values, weights)
+    return values, np.sqrt(np.maximum(variance, np.float32(_MIN_VARIANCE)))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from matchserve.types import Bool, Float32, Image, Keypoints
 from matchserve.vision.agreement import similarities
 from matchserve.vision.alignment import Template, Window, align, determinant, stretch
+from matchserve.vision.products import multiply
 
 # Coarse, then fine. docs/research/match-quality.md says how they were chosen.
 _WINDOWS = (Window.of(12.0, 15, 3), Window.of(6.0, 21, 3))
@@ -121,7 +122,7 @@ class _Frames:
 def _grid(centre: Float32, axes: Float32, window: Window) -> tuple[Float32, Float32]:
     """Coordinates x and y, (M, P) each, of the samples of windows."""
     maps = np.concatenate([centre[:, :, None], axes], axis=2)
-    return maps[:, 0] @ window.linear, maps[:, 1] @ window.linear
+    return multiply(maps[:, 0], window.linear), multiply(maps[:, 1], window.linear)
 
 
 def _pyramid(image: Image) -> list[Float32]:

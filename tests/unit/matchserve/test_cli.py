@@ -118,6 +118,10 @@ def test_bench_prints_ratios(files: tuple[Path, Path]) -> None:
     fields = orjson.loads(done.stdout)
     assert fields["pipelines"]["OpenCV SIFT + BF ratio"]["ratio"] == 1.0
     assert fields["pipelines"]["rootsift"]["ratio"] > 0
+    raw, ours = (fields["pipelines"][name] for name in ("rootsift, raw matches", "rootsift"))
+    spent = [raw["cpu_ms"][stage] for stage in ("detect", "describe", "match")]
+    added = ours["cpu_ms"]["match"] + ours["cpu_ms"]["verify"] - raw["cpu_ms"]["match"]
+    assert ours["added_share"] == pytest.approx(added / sum(spent))
     assert set(fields["pipelines"]["rootsift"]["cpu_ms"]) >= {"detect", "describe", "match"}
     assert fields["components"]["crop / warpAffine loop"]["speedup"] > 0
 

@@ -55,6 +55,13 @@ def test_few_matches_have_no_neighbours() -> None:
         assert near.sums(np.ones(count, np.float32)).shape == (count, 2 * len(TOLERANCES))
 
 
+def test_matches_at_one_place_do_not_support_each_other() -> None:
+    place = np.full((40, 2), 17.5, np.float32)
+    near = neighbourhood((place, place), np.tile(np.eye(2, dtype=np.float32), (40, 1, 1)))
+    assert near.index.shape == (40, 2 * NEIGHBOURS)
+    assert (near.sums(np.ones(40, np.float32)) == 0).all()
+
+
 def test_consensus_is_the_share_of_matches_that_turn_and_scale_alike() -> None:
     turn = np.array([0.5] * 8 + [2.5] * 2, np.float32)
     scale = np.zeros(10, np.float32)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from matchserve.types import Float64, Image, Keypoints, UInt8
-from matchserve.vision import refine as refinement
 from matchserve.vision.decode import from_array
 from matchserve.vision.refine import RefineOptions, refine, refine_some
 
@@ -108,21 +107,3 @@ def test_no_match_is_no_error(grey_photograph: UInt8) -> None:
     found = refine((image, image), (none, none))
     assert found.xy1.shape == (0, 2)
     assert found.affine.shape == (0, 2, 2)
-
-
-def test_update_matches_a_loop_of_least_squares() -> None:
-    """The vectorised pseudo-inverse is the weighted least-squares solution, gain and offset out."""
-    rng = np.random.default_rng(0)
-    count, samples = 5, 49
-    slopes = rng.normal(size=(count, 6, samples)).astype(np.float32)
-    weights = rng.uniform(0.5, 1, samples).astype(np.float32)
-    weights /= weights.sum()
-    values = refinement._normalised(rng.normal(size=(count, samples)).astype(np.float32), weights)
-    residual = rng.normal(size=(count, samples)).astype(np.float32)
-    update = refinement._pseudo_inverse(slopes, values, weights)
-    root = np.sqrt(weights.astype(np.float64))
-    for row in range(count):
-        nuisance = np.stack([np.ones(samples), values[row]], axis=1)
-        design = np.column_stack([slopes[row].T, nuisance]) * root[:, None]
-        solution = np.linalg.lstsq(design, residual[row] * root, rcond=None)[0][:6]
-        np.testing.assert_allclose(update[row] @ residual[row], solution, atol=0.03)

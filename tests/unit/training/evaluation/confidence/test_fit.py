@@ -10,7 +10,7 @@ import pytest
 from matchserve.errors import ModelCorrupt
 from matchserve.models.confidence import CONFIDENCE_FILE, read_confidence
 from matchserve.types import Bool, Float32, Image, Keypoints
-from matchserve.vision.agreement import similarities
+from matchserve.vision.agreement import nearest_matches, similarities
 from matchserve.vision.confidence import FIRST_CUES, FirstCues
 from matchserve.vision.refine import Refinement
 from training.evaluation.confidence.fit import (
@@ -39,9 +39,8 @@ def _measured(scene: int, count: int = 200) -> MeasuredPair:
     refinement = Refinement(xy, maps, ones, 0 * ones, 0 * ones, ones.astype(np.bool_))
     name = f"scene{scene}"
     pair = LabelledPair((name, name), (_no_image, _no_image), (name, name), unrelated_error, "view")
-    return MeasuredPair(
-        pair, FirstCues(cues, (keypoints, keypoints), maps), refinement, is_right, is_right
-    )
+    first = FirstCues(cues, (keypoints, keypoints), maps, nearest_matches((xy, xy)))
+    return MeasuredPair(pair, first, refinement, is_right, is_right)
 
 
 def _no_image() -> Image:
