@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matchserve.collections.collection import Collection
     from matchserve.errors import MatchServeError
+    from matchserve.inputs import ImageInput
     from matchserve.judging import JudgeOptions
     from matchserve.limits import Limits
     from matchserve.matcher import Matcher, match_images
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     )
     from matchserve.vision.cameras import Camera
     from matchserve.vision.geometry import VerifyOptions
+    from matchserve.vision.given_points import GivenPoints
     from matchserve.vision.keypoints import DetectOptions
+    from matchserve.vision.masks import Mask, parse_shapes
     from matchserve.vision.matching import MatchOptions
 
 __version__ = "0.1.0"
@@ -44,6 +47,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "matchserve.collections.collection": ("Collection",),
     "matchserve.errors": ("MatchServeError",),
+    "matchserve.inputs": ("ImageInput",),
     "matchserve.judging": ("JudgeOptions",),
     "matchserve.limits": ("Limits",),
     "matchserve.matcher": ("Matcher", "match_images"),
@@ -64,7 +68,9 @@ _MODULES = {
     ),
     "matchserve.vision.cameras": ("Camera",),
     "matchserve.vision.geometry": ("VerifyOptions",),
+    "matchserve.vision.given_points": ("GivenPoints",),
     "matchserve.vision.keypoints": ("DetectOptions",),
+    "matchserve.vision.masks": ("Mask", "parse_shapes"),
     "matchserve.vision.matching": ("MatchOptions",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -75,10 +81,13 @@ __all__ = [
     "Descriptor",
     "DetectOptions",
     "Features",
+    "GivenPoints",
     "Image",
+    "ImageInput",
     "JudgeOptions",
     "Keypoints",
     "Limits",
+    "Mask",
     "MatchOptions",
     "MatchResult",
     "MatchServeError",
@@ -95,6 +104,7 @@ __all__ = [
     "list_models",
     "load_descriptor",
     "match_images",
+    "parse_shapes",
 ]
 
 

@@ -24,8 +24,11 @@ MAX_FEATURES_BYTES = 1 << 30
 _DIGITS = 3
 
 
-def result_fields(result: MatchResult) -> dict[str, Any]:
-    """Return a match as a dictionary of arrays, numbers and strings."""
+def result_fields(result: MatchResult, *, details: bool = False) -> dict[str, Any]:
+    """Return a match as a dictionary of arrays, numbers and strings.
+
+    `details` adds the scale, orientation and score of each keypoint.
+    """
     verification = result.verification
     geometry: dict[str, Any] = {
         "kind": verification.kind,
@@ -43,7 +46,9 @@ def result_fields(result: MatchResult) -> dict[str, Any]:
         "image1": size_fields(result.features1),
         "keypoints0": result.features0.keypoints.xy,
         "keypoints1": result.features1.keypoints.xy,
+        **(keypoint_fields(result) if details else {}),
         "matches": result.matches.pairs,
+        "distances": result.matches.distance,
         "scores": result.matches.score,
         "confidence": result.matches.confidence,
         **point_fields(result),
@@ -51,9 +56,20 @@ def result_fields(result: MatchResult) -> dict[str, Any]:
         "geometry": geometry,
         "orientation": result.orientation,
         "same_scene": result.same_scene,
+        "truncated": result.truncated,
         "notes": result.notes,
         "timings_ms": {k: round(v, _DIGITS) for k, v in result.timings_ms.items()},
     }
+
+
+def keypoint_fields(result: MatchResult) -> dict[str, Any]:
+    """Return scale (sigma in pixels), orientation (radians) and score of each keypoint."""
+    fields: dict[str, Any] = {}
+    for side, features in enumerate((result.features0, result.features1)):
+        fields[f"scales{side}"] = features.keypoints.sigma
+        fields[f"orientations{side}"] = features.keypoints.angle
+        fields[f"keypoint_scores{side}"] = features.keypoints.score
+    return fields
 
 
 def point_fields(result: MatchResult) -> dict[str, Any]:
@@ -90,8 +106,12 @@ def to_json(fields: Any, *, indent: bool = False) -> bytes:
     return orjson.dumps(fields, option=option | (orjson.OPT_INDENT_2 if indent else 0))
 
 
-def result_npz(result: MatchResult) -> bytes:
-    """Encode a match as npz; read it with `numpy.load(..., allow_pickle=False)`."""
+def result_npz(result: MatchResult, *, details: bool = False) -> bytes:
+    """Encode a match as npz; read it with `numpy.load(..., allow_pickle=False)`.
+
+    `timings_ms` are milliseconds of the stages in `timing_stages`. `details` is that of
+    `result_fields`.
+    """
     verification = result.verification
     matrix = np.full((3, 3), np.nan) if verification.matrix is None else verification.matrix
     pose = np.full((3, 4), np.nan) if verification.pose is None else verification.pose
@@ -101,6 +121,9 @@ def result_npz(result: MatchResult) -> bytes:
         "coordinate_convention": np.array(COORDINATES),
         "image_size0": np.array(result.features0.size),
         "image_size1": np.array(result.features1.size),
+        "working_size0": np.array(result.features0.working_size or result.features0.size),
+        "working_size1": np.array(result.features1.working_size or result.features1.size),
+        **(keypoint_fields(result) if details else {}),
         "keypoints0": result.features0.keypoints.xy,
         "keypoints1": result.features1.keypoints.xy,
         "matches": result.matches.pairs,
@@ -117,6 +140,10 @@ def result_npz(result: MatchResult) -> bytes:
         "geometry_cameras": np.array(verification.cameras or ("", "")),
         "geometry_confidence": np.array(verification.confidence),
         "same_scene": np.array(np.nan if result.same_scene is None else result.same_scene),
+        "truncated": np.array(result.truncated),
+        "notes": np.array(result.notes, np.str_),
+        "timing_stages": np.array(list(result.timings_ms), np.str_),
+        "timings_ms": np.array(list(result.timings_ms.values()), np.float64),
     }
     return npz_bytes(arrays)
 
@@ -135,6 +162,7 @@ def features_fields(features: Features) -> dict[str, Any]:
         "coordinate_convention": COORDINATES,
         "image_size": np.array(features.size),
         "working_size": np.array(features.working_size or features.size),
+        "truncated": features.truncated,
         "keypoints": keypoints.xy,
         "scales": keypoints.sigma,
         "orientations": keypoints.angle,
@@ -161,7 +189,7 @@ def features_from_npz(data: bytes, max_bytes: int = MAX_FEATURES_BYTES) -> Featu
 def features_from_fields(fields: dict[str, Any]) -> Features:
     """Build features from a dictionary like that of `features_fields`.
 
-    Scales, orientations, scores, fingerprint and working size may be absent.
+    Scales, orientations, scores, fingerprint, working size and `truncated` may be absent.
 
     Raises:
         InvalidParameter: a field is missing, or the arrays contradict each other.
@@ -172,6 +200,7 @@ def features_from_fields(fields: dict[str, Any]) -> Features:
         size = _size(fields["image_size"])
         working = _size(fields["working_size"]) if "working_size" in fields else None
         model, fingerprint = str(fields["model"]), str(fields.get("fingerprint", ""))
+        truncated = bool(fields.get("truncated", False))
         ones = np.ones(len(xy), np.float32)
         keypoints = Keypoints(
             xy,
@@ -187,7 +216,7 @@ def features_from_fields(fields: dict[str, Any]) -> Features:
         raise InvalidParameter("descriptors must be finite floats, or packed bits as uint8")
     if descriptors.dtype != np.uint8 and descriptors.ndim == 2 and not is_unit_length(descriptors):
         raise InvalidParameter("float descriptors must be rows of length one")
-    return Features(keypoints, descriptors, model, size, fingerprint, working)
+    return Features(keypoints, descriptors, model, size, fingerprint, working, truncated)
 
 
 def _size(values: Any) -> tuple[int, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from matchserve.errors import InvalidParameter
+
 MIN_PATCH_SIZE, MAX_PATCH_SIZE = 8, 128
 """Range of the side of a model's patches, in samples."""
 
@@ -24,6 +26,18 @@ class Limits:
     max_side: int = 16_384
     min_side: int = 16
     max_keypoints: int = 65_536
+
+
+def check_keypoint_count(count: int, limit: int, what: str = "max_keypoints") -> None:
+    """Refuse more keypoints of an image than are allowed.
+
+    Raises:
+        InvalidParameter: there are too many.
+    """
+    if count > limit:
+        raise InvalidParameter(
+            f"{what} is {count}, at most {limit} are allowed", limit=limit, value=count
+        )
 
 
 LIBRARY_LIMITS = Limits()

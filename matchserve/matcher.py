@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from matchserve import defaults
 from matchserve.clock import Call, one_thread
@@ -21,9 +20,12 @@ from matchserve.errors import InvalidParameter
 from matchserve.feature_cache import FeatureCache, content_key
 from matchserve.files import read_file
 from matchserve.hardware import available_cpus
+from matchserve.inputs import ImageInput as ImageInput
+from matchserve.inputs import ImageSource as ImageSource
+from matchserve.inputs import PlainSource, as_input, find_keypoints
 from matchserve.judging import JudgedMatches, find_matches
 from matchserve.libraries import import_faiss
-from matchserve.limits import LIBRARY_LIMITS, Limits
+from matchserve.limits import LIBRARY_LIMITS, Limits, check_keypoint_count
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import load_descriptor
 from matchserve.options import DEFAULT_OPTIONS as DEFAULT_OPTIONS
@@ -35,10 +37,7 @@ from matchserve.types import Features, Image, MatchResult, Verification
 from matchserve.vision import geometry
 from matchserve.vision.decode import Decoder, InProcessDecoder, from_array
 from matchserve.vision.evidence import gather
-from matchserve.vision.keypoints import DetectOptions, detect
-
-ImageSource: TypeAlias = bytes | bytearray | memoryview | str | PathLike[str] | NDArray[Any] | Image
-"""Encoded bytes, a path to a file, a uint8/uint16 array (grey or RGB), or a decoded image."""
+from matchserve.vision.keypoints import DetectOptions
 
 # Fewer matches that are expected to be right leave it open whether upright patches find more:
 # a guess, not a measured value.
@@ -100,8 +99,8 @@ class Matcher:
         self._check(options)
         focal_lengths: FocalLengths = (None, None)
         if wants_exif(options):
-            image0, image1 = self._encoded(image0), self._encoded(image1)
-            focal_lengths = read_focal_lengths((image0, image1), options, self.limits)
+            encoded = tuple(self._encoded(as_input(image).source) for image in (image0, image1))
+            focal_lengths = read_focal_lengths((encoded[0], encoded[1]), options, self.limits)
         with self._pair_executor() as executor:
             run = PairRunner(executor, call)
             sources = run.both(lambda source: self._source(source, options, call), (image0, image1))
@@ -193,6 +192,7 @@ class Matcher:
             ImageError: the image cannot be used.
             MissingInput: the file cannot be read.
         """
+        source = as_input(source).source
         if isinstance(source, Image):
             return source
         max_side = options.max_side or None
@@ -202,7 +202,7 @@ class Matcher:
         deadline = (call or Call()).clock.deadline
         return self.decoder.decode(data, exif=options.exif, max_side=max_side, deadline=deadline)
 
-    def _encoded(self, source: ImageSource) -> bytes | bytearray | memoryview:
+    def _encoded(self, source: PlainSource) -> bytes | bytearray | memoryview:
         """Return the bytes of an encoded image."""
         if isinstance(source, str | PathLike):
             return read_file(Path(source), self.limits.max_image_bytes)
@@ -211,20 +211,18 @@ class Matcher:
         return source
 
     def _check(self, options: Options) -> None:
-        if options.detect.max_keypoints > self.limits.max_keypoints:
-            raise InvalidParameter(
-                f"max_keypoints is {options.detect.max_keypoints}, "
-                f"at most {self.limits.max_keypoints} are allowed",
-                limit=self.limits.max_keypoints,
-                value=options.detect.max_keypoints,
-            )
+        check_keypoint_count(options.detect.max_keypoints, self.limits.max_keypoints)
 
     def _source(self, source: ImageSource, options: Options, call: Call) -> Source:
         """Prepare an image; it is decoded now unless its features may be in the cache."""
-        if self._cache is None or isinstance(source, Image | np.ndarray):
+        given = as_input(source)
+        if given.points is not None:
+            limit = self.limits.max_keypoints
+            check_keypoint_count(len(given.points), limit, "the number of given keypoints")
+        if self._cache is None or isinstance(given.source, Image | np.ndarray):
             with call.clock.stage("decode"):
-                return Source(self.load(source, options, call))
-        return Source(None, self._encoded(source))
+                return Source(given, self.load(given.source, options, call))
+        return Source(given, data=self._encoded(given.source))
 
     def _attempt(
         self,
@@ -272,7 +270,9 @@ class Matcher:
     def _cache_key(self, source: Source, detect_options: DetectOptions, options: Options) -> Any:
         card = self.descriptor.card
         return content_key(
-            source.data, card.name, card.sha256, detect_options, options.exif, options.max_side
+            source.data,
+            *(card.name, card.sha256, source.given.key),
+            *(detect_options, options.exif, options.max_side),
         )
 
     def _recalled(
@@ -290,12 +290,14 @@ class Matcher:
         """Find and describe the keypoints of an image, and cache them."""
         image = self._image(source, options, call)
         with call.clock.stage("detect"):
-            keypoints = off_main_thread(detect, image, detect_options)
+            keypoints = off_main_thread(find_keypoints, image, source.given, detect_options)
         with call.clock.stage("describe"):
             descriptors = self.descriptor.describe(image, keypoints, call)
         card = self.descriptor.card
+        is_full = len(keypoints) >= detect_options.max_keypoints
         features = Features(
-            keypoints, descriptors, card.name, image.size, card.fingerprint, image.working_size
+            *(keypoints, descriptors, card.name, image.size, card.fingerprint, image.working_size),
+            truncated=is_full and source.given.points is None,
         )
         if self._cache is not None and source.data:
             self._cache.put(self._cache_key(source, detect_options, options), features)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from matchserve.clock import Call
 from matchserve.hardware import memory_limit_bytes
+from matchserve.inputs import ImageInput
 from matchserve.types import Image
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
 
@@ -20,7 +21,8 @@ S = TypeVar("S")
 class Source:
     """An image, decoded when it is needed, and its bytes if its features may be cached."""
 
-    image: Image | None
+    given: ImageInput
+    image: Image | None = None
     data: bytes | bytearray | memoryview = b""
 
 

@@ -139,6 +139,7 @@ class Features:
 
     `fingerprint` distinguishes two models of the same name; it is empty if it was not recorded.
     `working_size` is the size that keypoints were found at, None if it was not recorded.
+    `truncated` says that `max_keypoints` limited the keypoints.
     """
 
     keypoints: Keypoints
@@ -147,6 +148,7 @@ class Features:
     size: tuple[int, int]
     fingerprint: str = ""
     working_size: tuple[int, int] | None = None
+    truncated: bool = False
 
     def __post_init__(self) -> None:
         dtype = np.uint8 if self.descriptors.dtype == np.uint8 else np.float32
@@ -275,6 +277,11 @@ class MatchResult:
     def inlier_count(self) -> int:
         """Number of matches that agree with the geometry."""
         return int(self.verification.inliers.sum())
+
+    @property
+    def truncated(self) -> bool:
+        """Whether `max_keypoints` limited the keypoints of an image."""
+        return self.features0.truncated or self.features1.truncated
 
     @property
     def notes(self) -> tuple[str, ...]:

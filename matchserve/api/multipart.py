@@ -14,7 +14,7 @@ from matchserve.api.body import too_large
 from matchserve.api.errors import InvalidMultipart
 from matchserve.errors import InvalidParameter
 
-MAX_FIELDS = 16
+MAX_FIELDS = 64
 MAX_FIELD_BYTES = 16_384
 MAX_HEADERS, MAX_HEADER_BYTES = 8, 16_384
 _PART_BYTES = 1 << 20

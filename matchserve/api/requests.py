@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import pydantic
 from numpy.typing import NDArray
 
 from matchserve.api.body import JSON, MULTIPART
-from matchserve.api.errors import MissingImage, invalid_parameter
+from matchserve.api.errors import MissingImage
+from matchserve.api.image_extras import EXTRA_FILES, ImageExtras, extras_of, naming
 from matchserve.api.jsonbody import decode_base64, parse_object
 from matchserve.api.multipart import Form, FormLimits, parse_form
 from matchserve.api.schemas import (
@@ -25,6 +25,7 @@ from matchserve.api.schemas import (
     MatchJson,
     field_limits,
 )
+from matchserve.api.strict import validated
 from matchserve.encoding import features_from_fields, features_from_npz
 from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
@@ -38,7 +39,6 @@ MAX_DESCRIPTOR_BYTES = 1 << 26
 DECODE_BYTES_PER_PIXEL = {"JPEG": 8, "PNG": 20, "WEBP": 28}
 """Memory that decoding takes, measured: RGBA and 16-bit PNG, CMYK and progressive JPEG."""
 
-Model = TypeVar("Model", bound=pydantic.BaseModel)
 Fields = TypeVar("Fields", bound=DetectFields)
 CardOf = Callable[[str], ModelCard]
 """Returns the card of a model by its name, or raises UnknownModel."""
@@ -55,10 +55,11 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class ImagesRequest(Generic[Fields]):
-    """One or two encoded images, options, and the megapixels that decide their memory."""
+    """Encoded images, options, what belongs to each image, and the megapixels in memory."""
 
     images: tuple[bytes, ...]
     fields: Fields
+    extras: tuple[ImageExtras, ...]
     megapixels: float
 
 
@@ -80,9 +81,9 @@ def parse_match(
     """
     if body.media_type == MULTIPART:
         form = _form(body, settings, "image0", "image1")
-        fields = _checked(MatchFields, form.fields, is_text=True)
+        fields = validated(MatchFields, form.fields, is_text=True)
         return _images(form.files, ("image0", "image1"), fields, settings)
-    parsed = _checked(MatchJson, parse_object(body.data), is_text=False)
+    parsed = validated(MatchJson, parse_object(body.data), is_text=False)
     if parsed.features0 or parsed.features1:
         return _features_of(parsed, card_of)
     images = {
@@ -101,12 +102,12 @@ def parse_describe(body: Body, settings: Settings) -> ImagesRequest[DescribeFiel
     """
     if body.media_type == MULTIPART:
         form = _form(body, settings, "image")
-        fields = _checked(DescribeFields, form.fields, is_text=True)
+        fields = validated(DescribeFields, form.fields, is_text=True)
         return _images(form.files, ("image",), fields, settings)
     content = parse_object(body.data)
     if "image" not in content:
         raise MissingImage("image was not sent")
-    parsed = _checked(DescribeJson, content, is_text=False)
+    parsed = validated(DescribeJson, content, is_text=False)
     image = decode_base64(parsed.image, "image", settings.max_image_bytes)
     return _images({"image": image}, ("image",), parsed, settings)
 
@@ -118,12 +119,12 @@ def parse_features_match(body: Body, settings: Settings, card_of: CardOf) -> Fea
         MatchServeError: the body does not fit the schema.
     """
     if body.media_type == JSON:
-        parsed = _checked(FeaturesMatchJson, parse_object(body.data), is_text=False)
+        parsed = validated(FeaturesMatchJson, parse_object(body.data), is_text=False)
         return FeaturesRequest(
             (_features(parsed.features0, card_of), _features(parsed.features1, card_of)), parsed
         )
     form = _form(body, settings, "features0", "features1")
-    fields = _checked(FeaturesMatchFields, form.fields, is_text=True)
+    fields = validated(FeaturesMatchFields, form.fields, is_text=True)
     missing = [name for name in ("features0", "features1") if name not in form.files]
     if missing:
         raise InvalidParameter(f"{missing[0]} was not sent")
@@ -167,6 +168,7 @@ def _features_of(parsed: MatchJson, card_of: CardOf) -> FeaturesRequest:
         ratio=parsed.ratio,
         verify=parsed.verify,
         threshold_px=parsed.threshold_px,
+        max_distance=parsed.max_distance,
         min_confidence=parsed.min_confidence,
         camera=parsed.camera,
         camera0=parsed.camera0,
@@ -212,15 +214,11 @@ def _as_rows(rows: list[list[float]], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _form(body: Body, settings: Settings, *files: str) -> Form:
-    return parse_form(body.data, body.boundary, FormLimits(files, settings.max_image_bytes))
-
-
-def _checked(model: type[Model], values: dict[str, Any], *, is_text: bool) -> Model:
-    """Validate values; those of a form are text, those of JSON must have the right type."""
-    try:
-        return model.model_validate(values, strict=not is_text)
-    except pydantic.ValidationError as error:
-        raise invalid_parameter(error) from error
+    """Parse a form with these files, and with what may be sent with each image."""
+    extra = [kind + name.removeprefix("image") for name in files if name.startswith("image")
+             for kind in EXTRA_FILES]  # fmt: skip
+    limits = FormLimits((*files, *extra), settings.max_image_bytes)
+    return parse_form(body.data, body.boundary, limits)
 
 
 def _images(
@@ -234,9 +232,14 @@ def _images(
             raise MissingImage(f"{name} was not sent")
     _check_limits(fields, settings)
     images = tuple(files[name] for name in names)
-    return ImagesRequest(
-        images, fields, sum(_megapixels(image, fields, settings) for image in images)
-    )
+    extras = tuple(extras_of(fields, files, name, settings) for name in names)
+    megapixels = 0.0
+    for image, extra in zip(images, extras, strict=True):
+        with naming(extra.name):
+            megapixels += _megapixels(image, fields, settings)
+        with naming(f"mask of {extra.name}"):
+            megapixels += _mask_megapixels(extra.mask, settings)
+    return ImagesRequest(images, fields, extras, megapixels)
 
 
 def _check_limits(fields: DetectFields, settings: Settings) -> None:
@@ -257,3 +260,11 @@ def _megapixels(image: bytes, fields: DetectFields, settings: Settings) -> float
     scale = min(1.0, side / max(width, height)) if side else 1.0
     decoding = DECODE_BYTES_PER_PIXEL[name] * 1e6 / BYTES_PER_MEGAPIXEL
     return width * height * max(scale * scale, decoding) / 1e6
+
+
+def _mask_megapixels(mask: bytes, settings: Settings) -> float:
+    """Return the megapixels that decoding a mask counts for."""
+    if not mask:
+        return 0.0
+    name, (width, height) = inspect(mask, formats=FORMATS, limits=settings.limits())
+    return width * height * DECODE_BYTES_PER_PIXEL[name] / BYTES_PER_MEGAPIXEL

@@ -73,19 +73,17 @@ def _fits(name: str, offer: str) -> bool:
 
 
 def match_body(
-    result: MatchResult, media_type: str, max_keypoints: int | None, draw: Callable[[], bytes]
+    result: MatchResult, media_type: str, draw: Callable[[], bytes], *, details: bool = False
 ) -> bytes:
-    """Encode a match as `media_type`; `draw` is called only for a picture."""
+    """Encode a match as `media_type`; `draw` is called only for a picture.
+
+    `details` adds the scale, orientation and score of each keypoint.
+    """
     if media_type == PNG:
         return draw()
     if media_type == NPZ:
-        return result_npz(result)
-    fields = result_fields(result)
-    timings = fields.pop("timings_ms")
-    counts = (len(result.features0), len(result.features1))
-    fields["truncated"] = max_keypoints is not None and max(counts) >= max_keypoints
-    fields["timings_ms"] = timings
-    return encoded(fields, media_type)
+        return result_npz(result, details=details)
+    return encoded(result_fields(result, details=details), media_type)
 
 
 def picture(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, TypeVar
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import pydantic
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from matchserve.api import openapi
 from matchserve.api.body import JSON, MULTIPART, OCTETS, boundary, media_type, received
 from matchserve.api.errors import MissingImage, invalid_parameter
+from matchserve.api.image_extras import MASK_SIDE
 from matchserve.api.jsonbody import decode_base64, parse_object
 from matchserve.api.requests import (
     Body,
@@ -53,6 +55,7 @@ from matchserve.api.service import Service
 from matchserve.clock import Call
 from matchserve.engine.served_models import ServedModel
 from matchserve.errors import InvalidParameter
+from matchserve.inputs import ImageInput
 from matchserve.models.card import ModelCard
 from matchserve.types import UInt8
 
@@ -103,7 +106,11 @@ async def _parsed_body(
     summary="Match two images",
     responses={**openapi.success(MatchResponse, PNG), **openapi.problems()},
     openapi_extra=openapi.body(
-        form=form_schema(MatchFields, "image0", "image1"), json=MatchJson.model_json_schema()
+        form=form_schema(
+            *(MatchFields, "image0", "image1"),
+            optional=("mask0", "mask1", "keypoints0", "keypoints1"),
+        ),
+        json=MatchJson.model_json_schema(),
     ),
 )
 async def match(request: Request) -> Response:
@@ -124,7 +131,8 @@ async def match(request: Request) -> Response:
     summary="Describe an image",
     responses={**openapi.success(FeaturesResponse), **openapi.problems()},
     openapi_extra=openapi.body(
-        form=form_schema(DescribeFields, "image"), json=DescribeJson.model_json_schema()
+        form=form_schema(DescribeFields, "image", optional=("mask", "keypoints")),
+        json=DescribeJson.model_json_schema(),
     ),
 )
 async def features(request: Request) -> Response:
@@ -138,10 +146,9 @@ async def features(request: Request) -> Response:
 
         def work(call: Call) -> EncodedResult:
             options = fields.options(service.settings)
-            described = model.matcher.features(parsed.images[0], options, call)
+            described = model.matcher.features(_inputs(parsed, service, call)[0], options, call)
             timings = call.clock.timings_ms()
-            truncated = len(described) >= options.detect.max_keypoints
-            extra = {"truncated": truncated, "timings_ms": timings}
+            extra = {"timings_ms": timings}
             as_base64 = fields.descriptors == "base64"
             body = features_body(described, wanted, as_base64=as_base64, extra=extra)
             service.metrics.keypoints.observe(len(described))
@@ -241,6 +248,18 @@ def check_patch_count(count: int, service: Service) -> None:
         )
 
 
+def _inputs(parsed: ImagesRequest[Any], service: Service, call: Call) -> tuple[ImageInput, ...]:
+    """Return the images of a request with their masks and keypoints."""
+
+    def decode_mask(mask: bytes) -> UInt8:
+        return service.decoders.decode(
+            mask, exif=parsed.fields.exif, max_side=MASK_SIDE, deadline=call.clock.deadline
+        ).grey
+
+    pairs = zip(parsed.images, parsed.extras, strict=True)
+    return tuple(extras.input(image, decode_mask) for image, extras in pairs)
+
+
 async def _match_images(
     request: Request, parsed: ImagesRequest[MatchFields], wanted: str
 ) -> Response:
@@ -255,14 +274,11 @@ async def _match_images(
             )
 
         options = fields.options(service.settings)
-        result = model.matcher.match(*images, options, call)
+        first, second = _inputs(parsed, service, call)
+        result = model.matcher.match(first, second, options, call)
         with call.clock.stage("encode"):
-            body = match_body(
-                result,
-                wanted,
-                options.detect.max_keypoints,
-                lambda: picture(images, result, decode_colour),
-            )
+            draw = partial(picture, images, result, decode_colour)
+            body = match_body(result, wanted, draw, details=fields.details)
         service.metrics.observe_result(result)
         return EncodedResult(body, wanted, call.clock.timings_ms())
 
@@ -277,7 +293,7 @@ async def _match_features(request: Request, parsed: FeaturesRequest) -> Response
 
     def work(call: Call) -> EncodedResult:
         result = model.matcher.match_features(first, second, parsed.fields.options(), call)
-        body = match_body(result, wanted, None, lambda: b"")
+        body = match_body(result, wanted, lambda: b"")
         service.metrics.observe_result(result)
         return EncodedResult(body, wanted, call.clock.timings_ms())
 

@@ -5,33 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, Field, create_model
 
 from matchserve import defaults
 from matchserve.api.camera_fields import CameraFields, ServiceVerify
+from matchserve.api.image_extras import (
+    PairExtras,
+    PairExtrasJson,
+    SingleExtras,
+    SingleExtrasJson,
+)
+from matchserve.api.strict import Base64, Column, Point, Row, Rows, Strict
 from matchserve.judging import JudgeOptions
-from matchserve.limits import LIBRARY_LIMITS, MIN_WORKING_SIDE
+from matchserve.limits import MIN_WORKING_SIDE
 from matchserve.matcher import Options
 from matchserve.settings import Settings
 from matchserve.types import DescriptorKind
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
-
-Base64 = Annotated[
-    str,
-    Field(description="Base64, or a data URL with base64.", json_schema_extra={"format": "byte"}),
-]
-# Validation stops at the first wrong item: a million of them would be a million error objects.
-_FEW_ROWS = Field(max_length=LIBRARY_LIMITS.max_keypoints, fail_fast=True)
-Point = Annotated[list[float], Field(min_length=2, max_length=2, fail_fast=True)]
-Row = Annotated[list[float], Field(max_length=4096, fail_fast=True)]
-Column = Annotated[list[float], _FEW_ROWS]
-
-
-class Strict(BaseModel):
-    """A model that refuses unknown fields, NaN and infinities."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelChoice(Strict):
@@ -126,6 +117,15 @@ class VerifyFields(CameraFields, Strict):
             "e.g. 0.85; no test if unset.",
         ),
     ] = None
+    max_distance: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1_000_000,
+            description="Maximum distance of matched descriptors: Euclidean, up to 2, for float "
+            "descriptors, and a number of bits for binary ones; no limit if unset.",
+        ),
+    ] = None
     verify: Annotated[
         ServiceVerify,
         Field(
@@ -143,8 +143,13 @@ class VerifyFields(CameraFields, Strict):
     ] = defaults.THRESHOLD_PX
 
 
-class MatchFields(DetectFields, VerifyFields):
+class MatchFields(DetectFields, VerifyFields, PairExtras):
     """All options of a match."""
+
+    details: Annotated[
+        bool,
+        Field(description="Return the scale, orientation and score of each keypoint as well."),
+    ] = False
 
     refine: Annotated[
         Literal["none", "affine"],
@@ -162,7 +167,7 @@ class MatchFields(DetectFields, VerifyFields):
         """Return the options for the matcher."""
         return replace(
             super().options(settings),
-            match=MatchOptions(ratio=self.ratio),
+            match=MatchOptions(self.ratio, self.max_distance),
             verify=self.verify_with_cameras(self.verify, self.threshold_px),
             judge=JudgeOptions(self.min_confidence, self.refine),
             orientation=self.orientation,
@@ -178,9 +183,9 @@ class FeaturesJson(Strict):
         Field(max_length=128, description="Identifies the model file that made the descriptors."),
     ] = ""
     image_size: Annotated[list[int], Field(min_length=2, max_length=2)]
-    keypoints: Annotated[list[Point], _FEW_ROWS]
+    keypoints: Annotated[list[Point], Rows]
     descriptors: Annotated[
-        Annotated[list[Row], _FEW_ROWS] | Base64,
+        Annotated[list[Row], Rows] | Base64,
         Field(description="Rows of floats, or base64 of the rows: little-endian float32, "
               "or packed bits for a binary model."),
     ]  # fmt: skip
@@ -193,7 +198,7 @@ class FeaturesJson(Strict):
     timings_ms: Annotated[dict[str, float], Field(max_length=32)] = Field(default_factory=dict)
 
 
-class MatchJson(MatchFields):
+class MatchJson(MatchFields, PairExtrasJson):
     """Two images, or two described images, and options."""
 
     image0: Base64 | None = None
@@ -208,7 +213,7 @@ class FeaturesMatchFields(VerifyFields):
     def options(self) -> Options:
         """Return the options for the matcher."""
         return Options(
-            match=MatchOptions(ratio=self.ratio),
+            match=MatchOptions(self.ratio, self.max_distance),
             verify=self.verify_with_cameras(self.verify, self.threshold_px),
             judge=JudgeOptions(self.min_confidence, "none"),
         )
@@ -221,7 +226,7 @@ class FeaturesMatchJson(FeaturesMatchFields):
     features1: FeaturesJson
 
 
-class DescribeFields(DetectFields):
+class DescribeFields(DetectFields, SingleExtras):
     """How an image is described, and how JSON encodes the descriptors."""
 
     descriptors: Annotated[
@@ -229,7 +234,7 @@ class DescribeFields(DetectFields):
     ] = "list"
 
 
-class DescribeJson(DescribeFields):
+class DescribeJson(DescribeFields, SingleExtrasJson):
     """One image and options."""
 
     image: Base64
@@ -245,12 +250,17 @@ class PatchesJson(ModelChoice):
 _FILE: dict[str, Any] = {"type": "string", "format": "binary"}
 
 
-def form_schema(fields: type[BaseModel], *files: str) -> dict[str, Any]:
+def form_schema(
+    fields: type[BaseModel], *files: str, optional: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Return the JSON schema of a multipart form with the fields of a model and files."""
     extra: dict[str, Any] = {
-        name: (bytes, Field(json_schema_extra=_FILE, description=_FILE_TEXT[name]))
+        name: (bytes, Field(json_schema_extra=_FILE, description=_FILE_TEXT[name.rstrip("01")]))
         for name in files
     }
+    for name in optional:
+        text = _FILE_TEXT[name.rstrip("01")]
+        extra[name] = (bytes, Field(default=None, json_schema_extra=_FILE, description=text))
     form: type[BaseModel] = create_model(fields.__name__ + "Form", __base__=fields, **extra)
     return form.model_json_schema()
 
@@ -258,10 +268,10 @@ def form_schema(fields: type[BaseModel], *files: str) -> dict[str, Any]:
 _IMAGE_TEXT = "JPEG, PNG or WebP; only the command line reads TIFF."
 _FILE_TEXT = {
     "image": _IMAGE_TEXT,
-    "image0": _IMAGE_TEXT,
-    "image1": _IMAGE_TEXT,
-    "features0": "npz, as POST /v1/features returns it with Accept: application/x-npz.",
-    "features1": "npz, as POST /v1/features returns it with Accept: application/x-npz.",
+    "features": "npz, as POST /v1/features returns it with Accept: application/x-npz.",
+    "mask": "Image of the same aspect ratio; no keypoints are taken where it is dark.",
+    "keypoints": "Points to describe in place of detected keypoints: JSON or npz with `keypoints` "
+    "and, if known, `scales` and `orientations`.",
 }
 
 
@@ -317,6 +327,23 @@ class MatchResponse(BaseModel):
     keypoints1: list[list[float]]
     matches: Annotated[
         list[list[int]], Field(description="Index pairs into keypoints0 and keypoints1.")
+    ]
+    scales0: Annotated[
+        list[float] | None, Field(description="Sigmas in pixels, with details=true.")
+    ] = None
+    scales1: list[float] | None = None
+    orientations0: Annotated[
+        list[float] | None,
+        Field(description="Radians, clockwise from the x axis, with details=true."),
+    ] = None
+    orientations1: list[float] | None = None
+    keypoint_scores0: Annotated[
+        list[float] | None, Field(description="Strength of each keypoint, with details=true.")
+    ] = None
+    keypoint_scores1: list[float] | None = None
+    distances: Annotated[
+        list[float],
+        Field(description="Distance of the descriptors: Euclidean, or a number of bits."),
     ]
     scores: Annotated[
         list[float],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.types import Bool, Float64, Image, Keypoints, UInt8
+from matchserve.vision.masks import Mask
 
 # A keypoint is dropped as flat if the standard deviation around it, in grey levels, is below this;
 # it is measured in a square of this side, in sigmas (the support of SIFT).
@@ -62,14 +63,23 @@ class DetectOptions:
             raise InvalidParameter("edge_threshold must be a finite number above 0")
 
 
-def detect(image: Image, options: DetectOptions | None = None) -> Keypoints:
+def detect(
+    image: Image, options: DetectOptions | None = None, mask: Mask | None = None
+) -> Keypoints:
     """Find the strongest DoG keypoints, strongest first, in pixels of the image as sent.
 
-    Equally strong keypoints are sorted by position, scale and angle, so the same image always
-    gives the same list. Keypoints in flat regions are dropped: their descriptors are noise.
+    Keypoints that `mask` ignores are neither returned nor counted. Equally strong keypoints are
+    sorted by position, scale and angle, so the same image always gives the same list. Keypoints in
+    flat regions are dropped: their descriptors are noise.
     """
     options = options or DetectOptions()
-    rows = _strongest(image.grey, options)
+
+    def is_allowed(rows: Float64) -> Bool:
+        if mask is None:
+            return np.ones(len(rows), np.bool_)
+        return mask.allows(image.to_sent(rows[:, :2]), image.size)
+
+    rows = _strongest(image.grey, options, is_allowed)
     order = np.lexsort((rows[:, 3], rows[:, 2], rows[:, 0], rows[:, 1], -rows[:, 4]))
     rows = rows[order[: options.max_keypoints]]
     scale = math.sqrt(float(np.prod(image.scale_xy)))
@@ -93,7 +103,9 @@ def to_opencv(keypoints: Keypoints, image: Image) -> list[cv2.KeyPoint]:
     ]
 
 
-def _strongest(grey: UInt8, options: DetectOptions) -> Float64:
+def _strongest(
+    grey: UInt8, options: DetectOptions, is_allowed: Callable[[Float64], Bool]
+) -> Float64:
     """Return rows of at least the `max_keypoints` strongest keypoints, or of all if fewer exist.
 
     Weak keypoints cost as much as strong ones. So an estimated contrast threshold is tried first,
@@ -103,9 +115,11 @@ def _strongest(grey: UInt8, options: DetectOptions) -> Float64:
     for threshold in (estimate, estimate / 2):
         if threshold > options.contrast_threshold:
             rows = _dog(grey, threshold, options)
+            rows = rows[is_allowed(rows)]
             if len(rows) >= options.max_keypoints:
                 return rows
-    return _dog(grey, options.contrast_threshold, options)
+    rows = _dog(grey, options.contrast_threshold, options)
+    return np.asarray(rows[is_allowed(rows)])
 
 
 def _estimate_threshold(grey: UInt8, wanted: int) -> float:

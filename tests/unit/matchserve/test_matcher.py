@@ -31,8 +31,8 @@ from matchserve.errors import (
     MissingInput,
 )
 from matchserve.files import read_file
+from matchserve.inputs import find_keypoints
 from matchserve.types import UInt8
-from matchserve.vision.keypoints import detect
 from tests.conftest import encoded
 
 HOMOGRAPHY = Options(verify=VerifyOptions("homography"))
@@ -190,7 +190,7 @@ def test_images_too_large_together_are_described_one_after_the_other(
     together = Matcher("rootsift").match(pattern, pattern)
     running: list[int] = []
     peak: list[int] = []
-    real = detect
+    real = find_keypoints
 
     def watched(*args: object) -> object:
         running.append(1)
@@ -200,7 +200,7 @@ def test_images_too_large_together_are_described_one_after_the_other(
         running.pop()
         return found
 
-    monkeypatch.setattr(matcher_module, "detect", watched)
+    monkeypatch.setattr(matcher_module, "find_keypoints", watched)
     Matcher("rootsift").match(pattern, pattern)
     assert max(peak) == 2
     peak.clear()
