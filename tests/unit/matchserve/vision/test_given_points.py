@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter
 from matchserve.types import Image, UInt8
@@ -17,8 +20,9 @@ def grey(photograph: UInt8) -> UInt8:
     return np.ascontiguousarray(photograph[:300, :300].mean(axis=2).astype(np.uint8))
 
 
-def apart(angle0: np.ndarray, angle1: np.ndarray) -> np.ndarray:
-    return np.abs((angle0 - angle1 + np.pi) % (2 * np.pi) - np.pi)
+def apart(angle0: NDArray[Any], angle1: NDArray[Any]) -> NDArray[Any]:
+    difference = (angle0 - angle1 + np.pi) % (2 * np.pi) - np.pi
+    return np.asarray(np.abs(difference))
 
 
 def test_orientations_are_those_of_the_detector(grey: UInt8) -> None:
