@@ -165,6 +165,7 @@ def _protocol(
         "min_shared_points": MIN_SHARED_POINTS,
         "max_keypoints": sorted({s.max_keypoints for s in settings}),
         "ratio": sorted({s.ratio for s in settings}, key=lambda r: (r is not None, r)),
+        "raw_pairs": sum(m.pair.setting.is_raw for m in measured),
         "threshold_px": options.threshold_px,
         "held_out": f"{options.folds} folds of whole scenes and photographs; a pair is judged by "
         "a fit that saw neither of its scenes",

@@ -70,14 +70,10 @@ def calibrate(
     from training.evaluation.calibration.calibrate import calibrate as fit
     from training.evaluation.calibration.diagram import draw_reliability
     from training.evaluation.calibration.measure import find_keypoints
-    from training.evaluation.calibration.pairs import PairOptions, Setting, choose_pairs
+    from training.evaluation.calibration.pairs import PairOptions, all_settings, choose_pairs
     from training.evaluation.commands import shown_command
 
-    settings = tuple(
-        Setting(count, limit)
-        for count in keypoints or (512, 2048)
-        for limit in (None, *(ratio or (0.85,)))
-    )
+    settings = all_settings(keypoints or (512, 2048), ratio or (0.85,))
     data = choose_pairs(
         scenes, workspace, photos or [], PairOptions(pairs, settings=settings, seed=seed)
     )

@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
 
 from matchserve.hardware import available_cpus
+from matchserve.judging import JudgedMatches, JudgeOptions, find_matches
 from matchserve.libraries import import_faiss
+from matchserve.matcher import CONVINCING_MATCHES
 from matchserve.models.descriptor import Descriptor
+from matchserve.options import RAW_OPTIONS
 from matchserve.threads import off_main_thread
-from matchserve.types import Features, Keypoints, VerifyKind
-from matchserve.vision import geometry, matching
+from matchserve.types import Features, Image, Keypoints, VerifyKind
+from matchserve.vision import geometry
 from matchserve.vision.evidence import Evidence, gather
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.matching import MatchOptions
 from training.data.parallel import progress
-from training.evaluation.calibration.pairs import ImagePair, PairSet
+from training.evaluation.calibration.pairs import ImagePair, PairSet, Setting
+
+_Pair: TypeAlias = tuple[Features, Features]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,26 @@ class Measured:
 
     pair: ImagePair
     evidence: Mapping[VerifyKind, Evidence]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Described:
+    """An image with its features, turned by the orientations of the keypoints, and upright."""
+
+    image: Image
+    oriented: Features
+    upright: Features
+
+    @classmethod
+    def of(cls, descriptor: Descriptor, image: Image, keypoints: Keypoints) -> Described:
+        """Describe an image in both ways."""
+        # Upright keypoints are the same ones with angle 0, strongest first as well.
+        unturned = replace(keypoints, angle=np.zeros_like(keypoints.angle))
+        oriented, upright = (
+            Features(found, descriptor.describe(image, found), descriptor.card.name, image.size)
+            for found in (keypoints, unturned)
+        )
+        return cls(image, oriented, upright)
 
 
 def find_keypoints(data: PairSet) -> dict[str, Keypoints]:
@@ -51,41 +79,63 @@ def measure_pairs(
 ) -> list[Measured]:
     """Describe all images, then match each pair with its setting."""
     name = descriptor.card.name
-    features = {}
-    for image_name in progress(keypoints, total=len(keypoints), label=f"{name}, describing"):
-        image, points = data.images[image_name](), keypoints[image_name]
-        rows = descriptor.describe(image, points)
-        features[image_name] = Features(points, rows, name, image.size)
+    described = {
+        image_name: Described.of(descriptor, data.images[image_name](), keypoints[image_name])
+        for image_name in progress(keypoints, total=len(keypoints), label=f"{name}, describing")
+    }
 
     def work(pair: ImagePair) -> Measured:
         import_faiss().omp_set_num_threads(1)  # pairs run in parallel, one per core
-        return _measure(pair, features, kinds, threshold_px)
+        one, other = (described[image_name] for image_name in pair.images)
+        features, judged = match_described(descriptor, one, other, pair.setting)
+        return Measured(pair, _evidence(features, judged, kinds, threshold_px, pair.setting))
 
     with ThreadPoolExecutor(available_cpus()) as pool:
         label = f"{name}, matching"
         return list(progress(pool.map(work, data.pairs), total=len(data.pairs), label=label))
 
 
-def _strongest(features: Features, count: int) -> Features:
-    rows = slice(0, count)
+def match_described(
+    descriptor: Descriptor, one: Described, other: Described, setting: Setting
+) -> tuple[_Pair, JudgedMatches]:
+    """Match two images as `Matcher.match` does, upright patches included where they are tried."""
+    options = RAW_OPTIONS.judge if setting.is_raw else JudgeOptions()
+    rule = MatchOptions(ratio=setting.ratio)
+
+    def attempt(sides: _Pair) -> tuple[_Pair, JudgedMatches]:
+        cut = (_strongest(sides[0], setting), _strongest(sides[1], setting))
+        images = (one.image, other.image)
+        return cut, find_matches(cut, images, descriptor.card, rule, options)
+
+    found = attempt((one.oriented, other.oriented))
+    has_confidence = found[1].matches.confidence is not None and not setting.is_raw
+    if has_confidence and found[1].expected_right < CONVINCING_MATCHES:
+        second = attempt((one.upright, other.upright))
+        found = max(found, second, key=lambda each: each[1].expected_right)
+    return found
+
+
+def _evidence(
+    features: _Pair,
+    judged: JudgedMatches,
+    kinds: Sequence[VerifyKind],
+    threshold_px: float,
+    setting: Setting,
+) -> dict[VerifyKind, Evidence]:
+    one, other = features
+    matches = judged.matches
+    points = (one.keypoints.xy[matches.pairs[:, 0]], judged.points1(other.keypoints))
+    confidence = None if setting.is_raw else matches.confidence
+    evidence: dict[VerifyKind, Evidence] = {}
+    for kind in kinds:
+        options = VerifyOptions(kind, threshold_px)
+        verification = geometry.verify(*points, (one.size, other.size), options, confidence)
+        evidence[kind] = gather(one, other, matches, verification, judged.putative)
+    return evidence
+
+
+def _strongest(features: Features, setting: Setting) -> Features:
+    rows = slice(0, setting.max_keypoints)
     return Features(
         features.keypoints[rows], features.descriptors[rows], features.model, features.size
     )
-
-
-def _measure(
-    pair: ImagePair,
-    features: Mapping[str, Features],
-    kinds: Sequence[VerifyKind],
-    threshold_px: float,
-) -> Measured:
-    count = pair.setting.max_keypoints
-    one, other = (_strongest(features[name], count) for name in pair.images)
-    matches = matching.match(one, other, MatchOptions(ratio=pair.setting.ratio))
-    points = (one.keypoints.xy[matches.pairs[:, 0]], other.keypoints.xy[matches.pairs[:, 1]])
-    evidence = {}
-    for kind in kinds:
-        options = VerifyOptions(kind, threshold_px)
-        verification = geometry.verify(*points, (one.size, other.size), options)
-        evidence[kind] = gather(one, other, matches, verification)
-    return Measured(pair, evidence)

@@ -38,10 +38,21 @@ _MAX_SIDE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The options of a request that change the number of matches."""
+    """The options of a request that change the number of matches.
+
+    `is_raw` stands for all mutual nearest neighbours, without confidence and refinement.
+    """
 
     max_keypoints: int
     ratio: float | None
+    is_raw: bool = False
+
+
+def all_settings(keypoints: Sequence[int], ratios: Sequence[float]) -> tuple[Setting, ...]:
+    """Return the default pipeline without and with ratio tests, and raw matches."""
+    limits: tuple[float | None, ...] = (None, *ratios)
+    judged = tuple(Setting(count, limit) for count in keypoints for limit in limits)
+    return (*judged, *(Setting(count, None, is_raw=True) for count in keypoints))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,7 @@ class PairOptions:
     same: int = 400
     different_per_same: int = 5
     settings: tuple[Setting, ...] = field(
-        default=tuple(Setting(n, ratio) for n in (512, 2048) for ratio in (None, 0.85))
+        default_factory=lambda: all_settings((512, 2048), (0.85,))
     )
     seed: int = 0
 
