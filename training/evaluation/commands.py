@@ -104,8 +104,8 @@ def evaluate(
     pipeline: Annotated[
         Pipeline,
         typer.Option(
-            help="Which matches are measured: raw mutual nearest neighbours, or the default of the "
-            "service (homography, pose, wide)."
+            help="Which matches are measured (homography, pose, wide): raw mutual nearest "
+            "neighbours, the default of the service, or both beside OpenCV's SIFT with ratio 0.8."
         ),
     ] = "raw",
     cache: Annotated[Path, typer.Option(help="Folder to cache predictions in.")] = DEFAULT_CACHE,

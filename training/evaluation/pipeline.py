@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,8 @@ from matchserve.options import Options as MatcherOptions
 from matchserve.types import Bool, Float32, Image, MatchResult
 from matchserve.vision.matching import MatchOptions
 from training.data.parallel import progress
-from training.evaluation.predictions import Arrays, ImageSet, Predictions, cached
+from training.evaluation.peer import PEER, match_by_peer, peer_stamp
+from training.evaluation.predictions import Arrays, ImageSet, Predictions, cached, predict
 from training.evaluation.protocol import Model, Options, stamp_of
 
 _CACHE_BYTES = 2_000_000_000
@@ -31,11 +33,13 @@ class PairMatches:
     """Matched points (M, 2) of a pair, and the confidence of each, None if the model has none.
 
     The geometry is fitted to all of them; `returned` (M,) marks those that the service returns.
+    `is_peer` marks matches of OpenCV's SIFT, whose geometry OpenCV estimates too.
     """
 
     points0: NDArray[Any]
     points1: NDArray[Any]
     confidence: Float32 | None = None
+    is_peer: bool = False
 
     @property
     def returned(self) -> Bool:
@@ -45,23 +49,49 @@ class PairMatches:
         return np.asarray(self.confidence >= defaults.MIN_CONFIDENCE)
 
 
-def pipeline_or_raw(
-    model: Model, data: ImageSet, raw: Predictions, options: Options
-) -> dict[tuple[str, str], PairMatches]:
-    """Return the matches of the protocol's pipeline: `raw` ones, or those of the service."""
-    if options.pipeline == "default":
-        return run_pipeline(model, data, options)
-    return {pair: PairMatches(*raw.points(pair)) for pair in data.pairs}
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """One row of a result: its name, the stamp of its model, keypoints and matches of all pairs."""
+
+    name: str
+    stamp: str
+    predictions: Predictions
+    found: Mapping[tuple[str, str], PairMatches]
+
+
+def variants(models: Iterable[Model], data: ImageSet, options: Options) -> Iterator[Variant]:
+    """Match all pairs with every model, by the pipelines that the protocol asks for."""
+    predictions = None
+    for model in models:
+        predictions = predict(model, data, options)
+        if options.pipeline != "default":
+            raw = {pair: PairMatches(*predictions.points(pair)) for pair in data.pairs}
+            name = raw_name(model.name) if options.pipeline == "both" else model.name
+            yield Variant(name, model.stamp, predictions, raw)
+        if options.pipeline != "raw":
+            found = run_pipeline(model, data, options)
+            yield Variant(model.name, model.stamp, predictions, found)
+    if options.pipeline == "both" and predictions is not None:
+        matched = match_by_peer(data, options)
+        peer = {pair: PairMatches(*points, is_peer=True) for pair, points in matched.items()}
+        yield Variant(PEER, peer_stamp(), predictions, peer)
+
+
+def raw_name(model: str) -> str:
+    """Return the name of the raw matches of a model in a result that has both."""
+    return f"{model} (raw)"
 
 
 def pipeline_protocol(options: Options, raw_estimator: str) -> dict[str, str]:
     """Name the matcher and the estimator of the protocol's pipeline."""
-    if options.pipeline == "raw":
-        return {"matcher": "mutual nearest neighbour", "estimator": raw_estimator}
-    return {
+    raw = {"matcher": "mutual nearest neighbour", "estimator": raw_estimator}
+    default = {
         "matcher": f"default pipeline, confidence at least {defaults.MIN_CONFIDENCE:g}, refined",
         "estimator": "PoseLib, progressive sampling by confidence",
     }
+    if options.pipeline == "both":
+        return {key: f"{default[key]}; raw: {raw[key]}" for key in raw}
+    return raw if options.pipeline == "raw" else default
 
 
 def run_pipeline(

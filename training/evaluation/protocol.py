@@ -16,7 +16,7 @@ from matchserve.models.registry import load_descriptor
 from training.errors import DataError
 
 DEFAULT_CACHE = Path("runs/predictions")
-Pipeline = Literal["raw", "default"]
+Pipeline = Literal["raw", "default", "both"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Options:
 
     `threshold_px` is the inlier threshold of the robust estimator. `limit` is the maximum number of
     images or pairs, for benchmarks that can use any number. `pattern` selects sequences by name;
-    `split` is that of HPatches. `pipeline` is "raw" for all mutual nearest neighbours, or
-    "default" for what the service returns by default. `cache` holds predictions, `workspace`
-    temporary files.
+    `split` is that of HPatches. `pipeline` is "raw" for all mutual nearest neighbours,
+    "default" for what the service returns by default, or "both", beside OpenCV's SIFT. `cache`
+    holds predictions, `workspace` temporary files.
     """
 
     max_keypoints: int = 2048

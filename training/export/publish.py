@@ -19,6 +19,8 @@ from matchserve.files import write_text_whole
 from matchserve.models.card import CARD_FILE, ModelCard, read_card, write_card
 from matchserve.models.handcrafted import NAMES as HANDCRAFTED
 from training.errors import DataError
+from training.evaluation.peer import PEER
+from training.evaluation.pipeline import raw_name
 from training.evaluation.protocol import (
     BenchmarkResult,
     ModelResult,
@@ -110,11 +112,17 @@ def _table(title: str, entries: Mapping[str, Mapping[str, Any]]) -> str:
     for model, entry in entries.items():
         protocol = current_protocol(entry["protocol"])
         for name, figures in entry["figures"].items():
-            if name == model or name in HANDCRAFTED:
+            if name in _rows_beside(model):
                 rows[name] = ModelResult(_numbers(figures), (), (), {})
     commands = dict.fromkeys(str(entry["command"]) for entry in entries.values())
     result = BenchmarkResult("", protocol, "", rows)
     return f"## {title}\n\n{to_markdown(result, '`, `'.join(commands)).rstrip()}"
+
+
+def _rows_beside(model: str) -> tuple[str, ...]:
+    """Return the rows of a result for one model: those that it is compared with, then its own."""
+    known = (*HANDCRAFTED, model)
+    return (PEER, *(row for name in known for row in (raw_name(name), name)))
 
 
 def _is_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -143,7 +151,7 @@ def _option_and_value(word: str) -> list[str]:
 def _with_figures(card: ModelCard, title: str, result: BenchmarkResult, command: str) -> ModelCard:
     figures = {
         name: {k: _rounded(v) for k, v in result.models[name].figures.items()}
-        for name in (*HANDCRAFTED, card.name)
+        for name in _rows_beside(card.name)
         if name in result.models
     }
     entry = {

@@ -13,8 +13,8 @@ from matchserve.types import Float64
 from matchserve.vision.geometry import VerifyOptions, verify
 from training.data.images import read_image
 from training.errors import DataError
-from training.evaluation.pipeline import PairMatches, pipeline_or_raw, pipeline_protocol
-from training.evaluation.predictions import ImageSet, Predictions, predict
+from training.evaluation.pipeline import PairMatches, pipeline_protocol, variants
+from training.evaluation.predictions import ImageSet, Predictions
 from training.evaluation.protocol import (
     BenchmarkResult,
     Model,
@@ -56,10 +56,8 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
     """Measure MMA, correct matches, their share of the ceiling, and homography AUC."""
     sequences = read_sequences(data, options.pattern)
     results = {}
-    for model in models:
-        predictions = predict(model, sequences.images, options)
-        found = pipeline_or_raw(model, sequences.images, predictions, options)
-        results[model.name] = score(predictions, found, sequences, options, model.stamp)
+    for each in variants(models, sequences.images, options):
+        results[each.name] = score(each.predictions, each.found, sequences, options, each.stamp)
     protocol = {
         **options.protocol("max_keypoints", "ratio", "threshold_px", "pattern", "seed"),
         **pipeline_protocol(options, "OpenCV USAC MAGSAC homography"),

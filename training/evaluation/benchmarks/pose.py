@@ -13,8 +13,9 @@ from matchserve.types import Float64
 from matchserve.vision.geometry import VerifyOptions, verify
 from training.data.images import read_image
 from training.evaluation.cameras import View, find_scenes, relative_pose
-from training.evaluation.pipeline import PairMatches, pipeline_or_raw, pipeline_protocol
-from training.evaluation.predictions import ImageSet, Predictions, predict
+from training.evaluation.peer import pose_by_usac
+from training.evaluation.pipeline import PairMatches, pipeline_protocol, variants
+from training.evaluation.predictions import ImageSet, Predictions
 from training.evaluation.protocol import (
     BenchmarkResult,
     Model,
@@ -50,10 +51,8 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
     views = {f"{s}/{name}": v for s, scene in scenes.items() for name, v in scene.items()}
     images = _image_set(scenes, views, options)
     results = {}
-    for model in models:
-        predictions = predict(model, images, options)
-        found = pipeline_or_raw(model, images, predictions, options)
-        results[model.name] = score(predictions, found, images, views, options, model.stamp)
+    for each in variants(models, images, options):
+        results[each.name] = score(each.predictions, each.found, images, views, options, each.stamp)
     protocol = {
         **options.protocol("max_keypoints", "ratio", "threshold_px", "seed", "limit"),
         **pipeline_protocol(options, "PoseLib relative pose, known intrinsics"),
@@ -114,12 +113,17 @@ def _score_pair(
         cameras=(one.camera, other.camera),
     )
     sizes = (predictions.sizes[pair[0]], predictions.sizes[pair[1]])
-    estimate = verify(left, right, sizes, rule, found.confidence)
+    if found.is_peer:
+        pose, inliers = pose_by_usac(
+            (left, right), (one.camera, other.camera), options.threshold_px
+        )
+    else:
+        estimate = verify(left, right, sizes, rule, found.confidence)
+        pose, inliers = estimate.pose, estimate.inliers
     error = 180.0
-    if estimate.pose is not None:
+    if pose is not None:
         error = max(
-            rotation_error_deg(estimate.pose[:, :3], rotation),
-            direction_error_deg(estimate.pose[:, 3], translation),
+            rotation_error_deg(pose[:, :3], rotation), direction_error_deg(pose[:, 3], translation)
         )
     correct = epipolar_ok(
         _essential(rotation, translation),
@@ -133,7 +137,7 @@ def _score_pair(
         MATCHES.name: float(found.returned.sum()),
         CORRECT.name: float(correct.sum()),
         PRECISION.name: float(correct.mean()) if len(correct) else 0.0,
-        INLIERS.name: float(estimate.inliers[found.returned].sum()),
+        INLIERS.name: float(inliers[found.returned].sum()),
     }
 
 

@@ -24,8 +24,8 @@ from matchserve.types import Float64
 from matchserve.vision.geometry import VerifyOptions, verify
 from training.data.images import numbered_image, read_image
 from training.errors import DataError
-from training.evaluation.pipeline import PairMatches, pipeline_or_raw, pipeline_protocol
-from training.evaluation.predictions import ImageSet, Loader, Predictions, predict
+from training.evaluation.pipeline import PairMatches, pipeline_protocol, variants
+from training.evaluation.predictions import ImageSet, Loader, Predictions
 from training.evaluation.protocol import (
     BenchmarkResult,
     Model,
@@ -62,10 +62,8 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
     """Estimate the geometry of every pair with every model."""
     pairs, images = read_pairs(data, options.pattern)
     results = {}
-    for model in models:
-        predictions = predict(model, images, options)
-        found = pipeline_or_raw(model, images, predictions, options)
-        results[model.name] = score(predictions, found, pairs, options, model.stamp)
+    for each in variants(models, images, options):
+        results[each.name] = score(each.predictions, each.found, pairs, options, each.stamp)
     protocol = {
         **options.protocol("max_keypoints", "ratio", "threshold_px", "pattern", "seed"),
         **pipeline_protocol(options, "OpenCV USAC MAGSAC"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image as Pillow
 from matchserve.pattern import generate_pair
 from training.errors import DataError
 from training.evaluation.benchmarks import wide
+from training.evaluation.peer import PEER
 from training.evaluation.protocol import Options, load_models
 
 
@@ -45,6 +47,20 @@ def test_easy_pairs_are_solved(data: Path, tmp_path: Path, pipeline: str) -> Non
     assert figures["pairs: point_recall@3px"] == 1
     assert figures["pairs: solved_count"] == 1
     assert figures["time: solved"] == 1
+
+
+def test_both_pipelines_and_the_peer_are_rows_of_one_result(data: Path, tmp_path: Path) -> None:
+    options = Options(max_keypoints=500, threads=1, pipeline="both", cache=tmp_path / "cache")
+    models = [m for m in load_models([], options) if m.name == "rootsift"]
+    both = wide.run(models, [data], options)
+    assert list(both.models) == ["rootsift (raw)", "rootsift", PEER]
+    for pipeline, name in (("raw", "rootsift (raw)"), ("default", "rootsift")):
+        alone = replace(options, pipeline=pipeline)  # type: ignore[arg-type]
+        expected = wide.run(models, [data], alone).models["rootsift"]
+        assert both.models[name].figures == expected.figures
+    assert both.models[PEER].figures["pairs: point_recall@3px"] == 1
+    assert "default pipeline" in both.protocol["matcher"]
+    assert "raw: mutual nearest neighbour" in both.protocol["matcher"]
 
 
 def test_points_at_other_places_are_not_recalled(data: Path, tmp_path: Path) -> None:
