@@ -1,15 +1,16 @@
 """Run a study: train and export variants of one recipe, to compare them.
 
 A study is a TOML file with a recipe (a shipped name, or a path relative to the study) and its
-variants. Each variant becomes a model directory for `evaluate` and `compare`. A variant that is
-already finished is not trained again.
+variants, each with its seeds and its grid of values, such as learning rates. Each run becomes a
+model directory for `evaluate` and `compare`. A run that is already finished is not trained again.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,43 +19,66 @@ from pydantic import Field
 from matchserve.errors import MatchServeError
 from matchserve.models.card import is_model_name, read_card
 from matchserve.models.onnx_model import OnnxDescriptor
-from training.errors import RecipeError
+from training.errors import NonFiniteLoss, RecipeError
 from training.export.export import write_model
 from training.export.graph import to_onnx
 from training.export.parity import compare
 from training.export.trained import Trained
+from training.lab.grid import Grid, Point, grid_points, label
 from training.networks.cost import mac_count
 from training.recipes.checking import validate
 from training.recipes.options import Options
 from training.recipes.reading import RecipeTable, read_toml
 from training.recipes.suggestions import suggestion
-from training.runs.directory import FINISHED_FILE, create_run
+from training.runs.directory import FINISHED_FILE, create_run, read_recipe
 from training.runs.loop import train
 from training.runs.recipe import Recipe, load_recipe
 
 
 class Variant(Options):
-    """A variant: overrides of the recipe, and the seeds to train it with.
+    """A variant: overrides of the recipe, the seeds to train it with, and a grid.
 
-    `start` names an earlier variant; each run starts from that variant's run with the same seed.
+    `grid` has a list of values for each of some keys; every combination is trained with every seed.
+    Seeds and grid are those of the study unless given. `start` names an earlier variant without a
+    grid; each run starts from that variant's run with the same seed.
     """
 
     name: str
     set: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    seeds: Annotated[tuple[int, ...], Field(strict=False)] = (0,)
+    seeds: Annotated[tuple[int, ...], Field(strict=False)] | None = None
+    grid: Grid | None = None
     start: str = ""
 
 
 class Study(Options):
-    """A recipe and its variants."""
+    """A recipe and its variants.
+
+    `set` are overrides for all variants. `seeds` and `grid` are those of the variants that have
+    none of their own. `baseline` is the variant that the others are compared with; the first one if
+    not given.
+    """
 
     recipe: str
+    set: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    baseline: str = ""
+    seeds: Annotated[tuple[int, ...], Field(strict=False)] = (0,)
+    grid: Grid = Field(default_factory=dict)
     variants: Annotated[tuple[Variant, ...], Field(strict=False)] = ()
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run of a study: the name of its model, its variant, its point of the grid and recipe."""
+
+    model: str
+    variant: str
+    point: str
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one run of a study."""
+    """The result of one run of a study; `has_diverged` if there is no model, only a bad loss."""
 
     model: Path
     steps: int
@@ -63,6 +87,9 @@ class Outcome:
     seconds: float
     """Training time; 0 if the run was already finished."""
     fpr95: dict[str, float]
+    variant: str = ""
+    point: str = ""
+    has_diverged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +120,37 @@ def load_study(path: Path) -> LoadedStudy:
     return loaded
 
 
-def plan(loaded: LoadedStudy) -> dict[str, Recipe]:
-    """Return the recipe of every run of a study, by the name of its model, in order.
+def plan(loaded: LoadedStudy) -> list[PlannedRun]:
+    """Return every run of a study in order.
 
     Raises:
         RecipeError: a variant is not valid; the message names it.
     """
-    if not loaded.study.variants:
+    study = loaded.study
+    if not study.variants:
         raise RecipeError("expected at least one variant")
-    planned: dict[str, Recipe] = {}
+    names = [variant.name for variant in study.variants]
+    if study.baseline and study.baseline not in names:
+        hint = suggestion(study.baseline, names)
+        raise RecipeError(f"baseline: no variant {study.baseline!r}{hint}")
+    planned: dict[str, PlannedRun] = {}
     earlier: dict[str, dict[int, Recipe]] = {}
-    for variant in loaded.study.variants:
-        _check_variant(variant, earlier)
-        recipes = {seed: _recipe(loaded, variant, seed, earlier) for seed in variant.seeds}
-        earlier[variant.name] = recipes
-        for seed, recipe in recipes.items():
-            model = variant.name if seed == variant.seeds[0] else f"{variant.name}-seed{seed}"
-            if model in planned or not is_model_name(model):
-                problem = "occurs twice" if model in planned else "is not a legal model name"
-                raise RecipeError(f"{variant.name}: the model {model!r} {problem}")
-            planned[model] = recipe
-    return planned
+    for variant in study.variants:
+        seeds = study.seeds if variant.seeds is None else variant.seeds
+        grid = study.grid if variant.grid is None else variant.grid
+        _check_variant(variant, seeds, earlier)
+        for point in grid_points(grid):
+            name = "-".join(filter(None, [variant.name, label(point)]))
+            recipes = {seed: _recipe(loaded, variant, name, point, seed, earlier) for seed in seeds}
+            for seed, recipe in recipes.items():
+                model = name if seed == seeds[0] else f"{name}-seed{seed}"
+                if model in planned or not is_model_name(model):
+                    problem = "occurs twice" if model in planned else "is not a legal model name"
+                    raise RecipeError(f"{variant.name}: the model {model!r} {problem}")
+                planned[model] = PlannedRun(model, variant.name, label(point), recipe)
+            if not point:
+                earlier[variant.name] = recipes
+    return list(planned.values())
 
 
 def run_study(loaded: LoadedStudy, out: Path) -> Iterator[Outcome]:
@@ -122,20 +159,24 @@ def run_study(loaded: LoadedStudy, out: Path) -> Iterator[Outcome]:
     Raises:
         RecipeError: a model in `out` was not exported from the run of its variant.
     """
-    planned = {out / "models" / model: recipe for model, recipe in plan(loaded).items()}
-    for model, recipe in planned.items():
-        if model.exists() and not _is_made_by(out / "runs" / recipe.run_name, model):
+    planned = plan(loaded)
+    for run in planned:
+        model = out / "models" / run.model
+        if model.exists() and not _is_made_by(out / "runs" / run.recipe.run_name, model):
             raise RecipeError(
-                f"{model}: was not exported from the run {recipe.run_name}; "
+                f"{model}: was not exported from the run {run.recipe.run_name}; "
                 f"remove it, or choose another --out"
             )
-    for model, recipe in planned.items():
-        yield _outcome(create_run(recipe, out / "runs"), model)
+    for run in planned:
+        outcome = _outcome(create_run(run.recipe, out / "runs"), out / "models" / run.model)
+        yield replace(outcome, variant=run.variant, point=run.point)
 
 
-def _check_variant(variant: Variant, earlier: Mapping[str, Mapping[int, Recipe]]) -> None:
-    if not variant.seeds or len(set(variant.seeds)) < len(variant.seeds):
-        problem = "the same seed occurs twice" if variant.seeds else "expected at least one seed"
+def _check_variant(
+    variant: Variant, seeds: Sequence[int], earlier: Mapping[str, Mapping[int, Recipe]]
+) -> None:
+    if not seeds or len(set(seeds)) < len(seeds):
+        problem = "the same seed occurs twice" if seeds else "expected at least one seed"
         raise RecipeError(f"{variant.name}: {problem}")
     if not variant.start:
         return
@@ -144,15 +185,21 @@ def _check_variant(variant: Variant, earlier: Mapping[str, Mapping[int, Recipe]]
             f"{variant.name}: no earlier variant {variant.start!r}"
             f"{suggestion(variant.start, earlier)}"
         )
-    for seed in variant.seeds:
+    for seed in seeds:
         if seed not in earlier[variant.start]:
             raise RecipeError(f"{variant.name}: {variant.start} is not trained with seed {seed}")
 
 
 def _recipe(
-    loaded: LoadedStudy, variant: Variant, seed: int, earlier: Mapping[str, Mapping[int, Recipe]]
+    loaded: LoadedStudy,
+    variant: Variant,
+    name: str,
+    point: Point,
+    seed: int,
+    earlier: Mapping[str, Mapping[int, Recipe]],
 ) -> Recipe:
-    changes = [*variant.set, f'name="{variant.name}"', f"seed={seed}"]
+    values = [f"{key}={json.dumps(value)}" for key, value in point.items()]
+    changes = [*loaded.study.set, *variant.set, *values, f'name="{name}"', f"seed={seed}"]
     if variant.start:
         # Only the name, which is found beside the run: a path would change the recipe when the
         # same study is run in another folder.
@@ -185,7 +232,13 @@ def _outcome(run_dir: Path, model: Path) -> Outcome:
     began = time.monotonic()
     is_new = not model.exists()
     if is_new:
-        train(run_dir)
+        try:
+            train(run_dir)
+        except NonFiniteLoss:
+            # A grid of learning rates may well contain one that is too large.
+            options = read_recipe(run_dir).run
+            seconds = time.monotonic() - began
+            return Outcome(model, options.steps, options.batch, 0.0, seconds, {}, has_diverged=True)
     seconds = time.monotonic() - began if is_new else 0.0
     trained = Trained.load(run_dir)
     if is_new:
