@@ -81,7 +81,9 @@ def measure(recipe: Recipe, out: Path, *, blocks: int = 8) -> Throughput:
 
 def _loop_block(run: Run, first: int, count: int) -> BlockTime:
     watch = _Stopwatch(run.device)
-    for step, patches, _ in ahead(run.prepare, first, first + count):
+    for step, patches, _ in ahead(
+        run.prepare, first, first + count, workers=run.recipe.run.workers
+    ):
         output = train_step(run, step, patches, 1e-4)
         if step == first:
             loss_figures(output)

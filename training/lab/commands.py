@@ -21,31 +21,49 @@ from training.runs.arguments import (
 def study(
     path: Annotated[Path, typer.Argument(help="Path of the study, a .toml file.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the runs and models.")],
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Patch store to compare the variants on; may be repeated. The best point of each "
+            "variant's grid is chosen by the validation stores of the recipe, so give others."
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(help="Number of pairs drawn from each store of --data.", min=2)
+    ] = 40_000,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write the tables to this Markdown file.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the differences to the baseline to this PNG file.")
+    ] = None,
 ) -> None:
-    """Train and export variants of one recipe, to compare them."""
+    """Train and export variants of one recipe with their seeds and grids, and compare them."""
     from matchserve.memory import keep_freed
+    from training.lab import summary
     from training.lab.study import load_study, run_study
 
     keep_freed()
-    table = Table("model", "MMAC", "steps", "batch", "minutes", "validation FPR95")
+    outcomes = []
     loaded = load_study(path)
     try:
         for outcome in run_study(loaded, out):
-            rates = ", ".join(
-                f"{store} {100 * rate:.2f} %" for store, rate in outcome.fpr95.items()
-            )
-            minutes = f"{outcome.seconds / 60:.1f}" if outcome.seconds else "finished"
-            table.add_row(
-                outcome.model.name,
-                f"{outcome.mmac:.2f}",
-                str(outcome.steps),
-                str(outcome.batch),
-                minutes,
-                rates,
-            )
+            outcomes.append(outcome)
+            typer.echo(outcome.line)
     finally:
-        if table.row_count:
-            Console().print(table)
+        rows = summary.grid_rows(outcomes)
+        texts = [summary.grid_markdown(rows)]
+        typer.echo("\n" + texts[0])
+    if data:
+        baseline = loaded.study.baseline or loaded.study.variants[0].name
+        measured = summary.measure_best(rows, baseline, out, data, limit)
+        texts.append(summary.measured_markdown(measured, baseline))
+        typer.echo(texts[1])
+        if plot is not None:
+            summary.plot_measured(measured, baseline, plot)
+    if markdown is not None:
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text("\n".join(texts), encoding="utf-8")
 
 
 def reproduce(

@@ -91,6 +91,18 @@ class Outcome:
     point: str = ""
     has_diverged: bool = False
 
+    @property
+    def line(self) -> str:
+        """One line for the user: model, size, length, time and validation FPR95."""
+        if self.has_diverged:
+            return f"{self.model.name}: the loss is not finite"
+        rates = ", ".join(f"{store} {100 * rate:.2f} %" for store, rate in self.fpr95.items())
+        took = f"{self.seconds / 60:.1f} min" if self.seconds else "finished before"
+        return (
+            f"{self.model.name}: {self.mmac:.2f} MMAC, {self.steps} steps of {self.batch} pairs, "
+            f"{took}, FPR95 {rates}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedStudy:

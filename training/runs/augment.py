@@ -3,21 +3,25 @@
 Quarter turns and flips are the same for all patches of a class: they make it look like another
 keypoint. Small rotations, scales, shifts and changes of brightness are drawn for each patch: they
 imitate the differences between two detections of one keypoint.
+
+What is random is drawn first, for the whole batch, and applied afterwards: a process applies only
+the changes of its own patches, on its device, and the number of processes changes nothing.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from matchserve.types import UInt8
 from training.recipes.options import Degrees, Fraction, NonNegative, Options
-from training.runs.sensor import blurred, curved, inverted, shaded
+from training.runs.resample import jitter_matrices, resample
+from training.runs.sensor import SensorChanges, change_sensor, draw_sensor
 
 
 class AugmentOptions(Options):
@@ -64,6 +68,94 @@ class AugmentOptions(Options):
         return any((self.invert, self.curve, self.shading, self.blur))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Changes:
+    """The changes of (n, K) patches; None where nothing changes.
+
+    `turns` (n, 2) are the two draws of `AugmentOptions.turns` for each class. `matrices` (n * K, 2,
+    3) are those of `resample`. `gamma`, `gain` and `bias` are (n * K, 1, 1, 1); `noise` (n * K, 1,
+    S, S) is added.
+    """
+
+    kind: str
+    turns: np.ndarray | None = None
+    matrices: Tensor | None = None
+    sensor: SensorChanges | None = None
+    gamma: Tensor | None = None
+    gain: Tensor | None = None
+    bias: Tensor | None = None
+    noise: Tensor | None = None
+
+
+def draw_changes(
+    shape: tuple[int, int, int],
+    options: AugmentOptions,
+    rng: np.random.Generator,
+    *,
+    own: slice | None = None,
+    copies: np.ndarray | None = None,
+    copy_rotation_deg: float = 0.0,
+) -> Changes:
+    """Draw the changes of a batch of `shape` (N, K, S); return those of the classes `own`.
+
+    `copies` (N, K) flags patches that repeat another one of the class; they are also rotated by up
+    to `copy_rotation_deg`.
+    """
+    rows, count, side = shape
+    own = own or slice(0, rows)
+    patches = slice(own.start * count, own.stop * count)
+    turns = _draw_turns(rows, options.turns, rng)
+    extra = np.zeros(rows * count)
+    if copies is not None:
+        limit = math.radians(copy_rotation_deg)
+        extra = np.where(copies.ravel(), rng.uniform(-limit, limit, rows * count), 0.0)
+    matrices = None
+    if options.resamples or extra.any():
+        matrices = torch.from_numpy(
+            jitter_matrices(
+                rows * count,
+                rng,
+                rotation_deg=options.rotation_deg,
+                scale=options.scale,
+                aspect=options.aspect,
+                shift=options.shift,
+                extra_turn=extra,
+            )[patches]
+        )
+    sensor = None
+    if options.changes_sensor:
+        sensor = draw_sensor(
+            rows * count,
+            patches,
+            rng,
+            blur=options.blur,
+            shading=options.shading,
+            curve=options.curve,
+            invert=options.invert,
+        )
+    gamma, gain, bias, noise = _draw_light(rows * count, side, patches, options, rng)
+    own_turns = None if turns is None else turns[own]
+    return Changes(options.turns, own_turns, matrices, sensor, gamma, gain, bias, noise)
+
+
+def apply_changes(patches: Tensor, changes: Changes) -> Tensor:
+    """Apply `changes` to uint8 (n, K, S, S) on any device; return float32 (n, K, 1, S, S), 0..255.
+
+    The changes must be on the CPU; only what is needed is moved.
+    """
+    rows, count, side = patches.shape[:3]
+    turned = patches
+    if changes.turns is not None:
+        turned = turn_classes(patches, changes.turns, changes.kind)
+    moved = turned.reshape(rows * count, 1, side, side)
+    if changes.matrices is not None:
+        moved = resample(moved, changes.matrices.to(moved.device))
+    moved = moved.float()
+    if changes.sensor is not None:
+        moved = change_sensor(moved, changes.sensor)
+    return relight(moved, changes).view(rows, count, 1, side, side)
+
+
 def augment(
     patches: UInt8,
     options: AugmentOptions,
@@ -74,110 +166,88 @@ def augment(
 ) -> Tensor:
     """Augment (N, K, S, S), K patches of each of N classes; return float32 (N, K, 1, S, S), 0..255.
 
-    `copies` (N, K) flags patches that repeat another one of the class; they are also rotated by up
-    to `copy_rotation_deg`.
+    `copies` and `copy_rotation_deg` are those of `draw_changes`.
     """
     rows, count, side = patches.shape[:3]
-    whole = torch.from_numpy(dihedral(patches, options.turns, rng))
-    moved = whole.reshape(rows * count, 1, side, side).float()
-    extra = np.zeros(rows * count)
-    if copies is not None:
-        limit = math.radians(copy_rotation_deg)
-        extra = np.where(copies.ravel(), rng.uniform(-limit, limit, rows * count), 0.0)
-    if options.resamples or extra.any():
-        moved = resample(moved, jitter_matrices(rows * count, options, rng, extra))
-    if options.changes_sensor:
-        moved = change_sensor(moved, options, rng)
-    if options.changes_brightness:
-        moved = relight(moved, options, rng)
-    return moved.view(rows, count, 1, side, side)
+    changes = draw_changes(
+        (rows, count, side), options, rng, copies=copies, copy_rotation_deg=copy_rotation_deg
+    )
+    return apply_changes(torch.from_numpy(patches), changes)
 
 
-def dihedral(patches: UInt8, turns: str, rng: np.random.Generator) -> UInt8:
-    """Turn and flip the classes of (N, K, S, S), all K patches of a class alike."""
-    if turns == "none":
-        return patches
-    result = np.empty_like(patches)
-    first = rng.integers(0, 4 if turns == "rot_flip" else 2, len(patches))
-    second = rng.integers(0, 3 if turns == "rot_flip" else 2, len(patches))
-    for a in np.unique(first):
-        for b in np.unique(second):
-            rows = np.flatnonzero((first == a) & (second == b))
-            if len(rows):
-                result[rows] = _turned(patches[rows], int(a), int(b), turns)
+def _draw_turns(rows: int, kind: str, rng: np.random.Generator) -> np.ndarray | None:
+    if kind == "none":
+        return None
+    first = rng.integers(0, 4 if kind == "rot_flip" else 2, rows)
+    second = rng.integers(0, 3 if kind == "rot_flip" else 2, rows)
+    return np.stack([first, second], 1)
+
+
+def turn_classes(patches: Tensor, turns: np.ndarray, kind: str) -> Tensor:
+    """Turn and flip the classes of (n, K, S, S) as `turns` (n, 2) says, the draws of `kind`."""
+    result = torch.empty_like(patches)
+    numbers = 4 * turns[:, 1] + turns[:, 0]
+    is_on_cpu = patches.device.type == "cpu"
+    for number in np.unique(numbers):
+        chosen = np.flatnonzero(numbers == number)
+        second, first = divmod(int(number), 4)
+        if is_on_cpu:
+            # numpy copies turned arrays three times as fast as torch.
+            source, target = patches.numpy(), result.numpy()
+            target[chosen] = _turned(source[chosen], first, second, kind)
+        else:
+            rows = torch.from_numpy(chosen).to(patches.device)
+            result[rows] = _turned_tensor(patches[rows], first, second, kind)
     return result
 
 
-def _turned(patches: UInt8, first: int, second: int, turns: str) -> UInt8:
-    if turns == "rot_flip":
+def _turned(patches: UInt8, first: int, second: int, kind: str) -> UInt8:
+    if kind == "rot_flip":
         block = np.rot90(patches, first, (2, 3))
-        flipped = (block, block[:, :, ::-1], block[:, :, :, ::-1])[second]
-    else:
-        block = patches.swapaxes(2, 3) if first else patches
-        flipped = block[:, :, :, ::-1] if second else block
-    return np.ascontiguousarray(flipped)
+        return (block, block[:, :, ::-1], block[:, :, :, ::-1])[second]
+    block = patches.swapaxes(2, 3) if first else patches
+    return block[:, :, :, ::-1] if second else block
 
 
-def jitter_matrices(
-    count: int, options: AugmentOptions, rng: np.random.Generator, extra_turn: np.ndarray
-) -> Tensor:
-    """Draw (count, 2, 3) sampling matrices for `torch.affine_grid`.
-
-    `extra_turn` (count,) is added to the rotation, in radians.
-    """
-    limit = math.radians(options.rotation_deg)
-    turn = rng.uniform(-limit, limit, count) + extra_turn
-    scale = np.exp(rng.uniform(-options.scale, options.scale, count))
-    aspect = np.exp(rng.uniform(-options.aspect, options.aspect, count) / 2)
-    # affine_grid spans -1..1, so a shift of one side is 2.
-    shift = rng.uniform(-2 * options.shift, 2 * options.shift, (2, count))
-    cosine, sine = np.cos(turn), np.sin(turn)
-    rows = np.stack(
-        [
-            np.stack([scale * aspect * cosine, -scale / aspect * sine, shift[0]], 1),
-            np.stack([scale * aspect * sine, scale / aspect * cosine, shift[1]], 1),
-        ],
-        1,
-    )
-    return torch.from_numpy(rows.astype(np.float32))
+def _turned_tensor(patches: Tensor, first: int, second: int, kind: str) -> Tensor:
+    if kind == "rot_flip":
+        block = torch.rot90(patches, first, (2, 3))
+        return block if second == 0 else block.flip(1 + second)
+    block = patches.transpose(2, 3) if first else patches
+    return block.flip(3) if second else block
 
 
-def resample(patches: Tensor, matrices: Tensor) -> Tensor:
-    """Resample each of (M, 1, S, S) with its matrix, bilinearly, repeating the border."""
-    grid = functional.affine_grid(matrices, list(patches.shape), align_corners=False)
-    return functional.grid_sample(
-        patches, grid, mode="bilinear", padding_mode="border", align_corners=False
-    )
-
-
-def relight(patches: Tensor, options: AugmentOptions, rng: np.random.Generator) -> Tensor:
-    """Change gamma, gain and bias of each of (M, 1, S, S) and add noise; clip to 0..255."""
-    count = len(patches)
+def _draw_light(
+    count: int, side: int, own: slice, options: AugmentOptions, rng: np.random.Generator
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """Draw exponent, factor, offset and noise for `count` patches; return those of `own`."""
+    if not options.changes_brightness:
+        return None, None, None, None
 
     def drawn(limit: float) -> Tensor:
-        values = rng.uniform(-limit, limit, (count, 1, 1, 1)).astype(np.float32)
+        values = rng.uniform(-limit, limit, (count, 1, 1, 1))[own].astype(np.float32)
         return torch.from_numpy(values)
 
+    gamma = torch.exp(drawn(options.gamma)) if options.gamma else None
+    gain, bias = 1.0 + drawn(options.gain), drawn(options.bias)
+    if not options.noise:
+        return gamma, gain, bias, None
+    strength = drawn(options.noise).abs()
+    # Draws before those of this process are skipped by making them.
+    rng.standard_normal((own.start, side, side), np.float32)
+    noise = rng.standard_normal((own.stop - own.start, 1, side, side), np.float32)
+    return gamma, gain, bias, strength * torch.from_numpy(noise)
+
+
+def relight(patches: Tensor, changes: Changes) -> Tensor:
+    """Change gamma, gain and bias of each of (M, 1, S, S) and add noise; clip to 0..255."""
+    if changes.gain is None or changes.bias is None:
+        return patches
+    device = patches.device
     result = patches
-    if options.gamma:
-        result = 255.0 * (result / 255.0).clamp_min(0.0) ** torch.exp(drawn(options.gamma))
-    result = result * (1.0 + drawn(options.gain)) + drawn(options.bias)
-    if options.noise:
-        strength = drawn(options.noise).abs()
-        noise = torch.from_numpy(rng.standard_normal(result.shape, np.float32))
-        result = result + strength * noise
+    if changes.gamma is not None:
+        result = 255.0 * (result / 255.0).clamp_min(0.0) ** changes.gamma.to(device)
+    result = result * changes.gain.to(device) + changes.bias.to(device)
+    if changes.noise is not None:
+        result = result + changes.noise.to(device)
     return result.clamp(0.0, 255.0)
-
-
-def change_sensor(patches: Tensor, options: AugmentOptions, rng: np.random.Generator) -> Tensor:
-    """Blur, shade, bend and invert each of (M, 1, S, S), in 0..255."""
-    result = patches
-    if options.blur:
-        result = blurred(result, options.blur, rng)
-    if options.shading:
-        result = shaded(result, options.shading, rng)
-    if options.curve:
-        result = curved(result, options.curve, rng)
-    if options.invert:
-        result = inverted(result, options.invert, rng)
-    return result

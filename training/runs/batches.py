@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,11 +18,12 @@ from matchserve.types import Bool, UInt8
 from training.data.store.reader import Int64, PatchStore
 from training.errors import DataError
 from training.methods.samplers import Order
-from training.runs.augment import AugmentOptions, augment
+from training.runs.augment import AugmentOptions, apply_changes, draw_changes
 from training.runtime import distributed
 from training.runtime.randomness import Stream, numpy_stream
 
 T = TypeVar("T")
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,27 +77,35 @@ class Batches:
         members, numbers, copied = (np.concatenate(p) for p in zip(*parts, strict=True))
         return Draw(members, numbers, copied)
 
-    def prepare(self, step: int) -> Tensor:
-        """Load and augment this process's part of the batch, float32 (n, K, 1, S, S)."""
+    def prepare(self, step: int, device: torch.device = CPU) -> Tensor:
+        """Load and augment this process's part of the batch, float32 (n, K, 1, S, S).
+
+        On a GPU the patches are moved as bytes and changed there.
+        """
         draw = self.draw(step)
-        patches = self._load(draw)
-        rng = numpy_stream(self.seed, step, Stream.AUGMENT)
-        whole = augment(
-            patches,
+        rows, count = draw.members.shape
+        own = distributed.own_slice(rows)
+        changes = draw_changes(
+            (rows, count, self.stores[0].spec.size),
             self.augmentation,
-            rng,
+            numpy_stream(self.seed, step, Stream.AUGMENT),
+            own=own,
             copies=draw.copies,
             copy_rotation_deg=self.copy_rotation_deg,
         )
-        # Every process augments the whole batch, so that the draws equal those of a single process.
-        return whole[distributed.own_slice(len(whole))]
+        patches = torch.from_numpy(self._load(draw.members[own], draw.store[own]))
+        if device.type == "cuda":
+            # From page-locked memory the copy runs while the host goes on.
+            patches = patches.pin_memory().to(device, non_blocking=True)
+        return apply_changes(patches, changes)
 
-    def _load(self, draw: Draw) -> UInt8:
+    def _load(self, members: Int64, numbers: Int64) -> UInt8:
+        """Load the patches `members` (n, K) of the stores `numbers` (n,)."""
         side = self.stores[0].spec.size
-        patches = np.empty((*draw.members.shape, side, side), np.uint8)
+        patches = np.empty((*members.shape, side, side), np.uint8)
         for number, store in enumerate(self.stores):
-            rows = draw.store == number
-            loaded = store.patches(draw.members[rows])
+            rows = numbers == number
+            loaded = store.patches(members[rows])
             patches[rows] = loaded.reshape(-1, self.candidates, side, side)
         return patches
 
@@ -175,16 +186,21 @@ def split_batch(weights: Sequence[float], batch: int) -> list[int]:
     return [int(s) for s in shares]
 
 
-def ahead(prepare: Callable[[int], T], first: int, last: int) -> Iterator[tuple[int, T, float]]:
-    """Yield (step, prepared batch, seconds waited), preparing the next step in the background."""
+def ahead(
+    prepare: Callable[[int], T], first: int, last: int, *, workers: int = 1
+) -> Iterator[tuple[int, T, float]]:
+    """Yield (step, prepared batch, seconds waited) in order, preparing later steps meanwhile.
+
+    Each of `workers` threads prepares one step.
+    """
     if first >= last:
         return
-    with ThreadPoolExecutor(1) as worker:
-        pending = worker.submit(prepare, first)
+    with ThreadPoolExecutor(workers) as pool:
+        pending = deque(pool.submit(prepare, s) for s in range(first, min(first + workers, last)))
         for step in range(first, last):
             start = time.perf_counter()
-            ready = pending.result()
+            ready = pending.popleft().result()
             waited = time.perf_counter() - start
-            if step + 1 < last:
-                pending = worker.submit(prepare, step + 1)
+            if step + workers < last:
+                pending.append(pool.submit(prepare, step + workers))
             yield step, ready, waited

@@ -47,7 +47,7 @@ def _train(run_dir: Path, run: Run) -> Path:
     is_first_rank = distributed.rank() == 0
     with Reporter(run_dir, first=first, steps=steps, is_active=is_first_rank) as reporter:
         reporter.print(*run.notes)
-        for step, patches, waited in ahead(run.prepare, first, steps):
+        for step, patches, waited in ahead(run.prepare, first, steps, workers=recipe.run.workers):
             rate = learning_rate(recipe.optim, step, steps)
             output = train_step(run, step, patches, rate)
             state.step = step + 1

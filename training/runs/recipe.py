@@ -48,10 +48,10 @@ else:
     AnySamplerOptions = union_of(SAMPLERS)
 
 # Keys of [run] that do not decide what is learned: the same run may be continued with others.
-EXECUTION = ("threads", "device", "compile", "log_every", "keep_every")
+EXECUTION = ("threads", "workers", "device", "compile", "log_every", "keep_every")
 # Keys that older recipes do not have. Where they have no effect they are left out of the ID, so
 # that it is still the one of older runs.
-_ADDED_TO_RUN = ("keep_every",)
+_ADDED_TO_RUN = ("keep_every", "workers")
 _ADDED_TO_AUGMENT = ("invert", "curve", "shading", "blur")
 _ADDED_TO_SOURCES = ("labels",)
 NAME_PATTERN = r"^[^./\\\x00-\x1f][^/\x00-\x1f]{0,99}$"
@@ -94,8 +94,8 @@ class RunOptions(Options):
     every `checkpoint_minutes`, and also every `checkpoint_steps` unless that is 0; only the last
     two are kept. The weights of every `keep_every` steps are kept for good, unless that is 0, and
     so are those with the best validation. `threads = 0` keeps torch's default number of CPU
-    threads. `amp` is mixed precision on CUDA: bfloat16, or float16 with a scaled loss on devices
-    without bfloat16.
+    threads; `workers` threads prepare the next batches. `amp` is mixed precision on CUDA: bfloat16,
+    or float16 with a scaled loss on devices without bfloat16.
     """
 
     steps: PositiveInt = 1000
@@ -106,6 +106,7 @@ class RunOptions(Options):
     checkpoint_steps: NonNegativeInt = 0
     keep_every: NonNegativeInt = 0
     threads: NonNegativeInt = 0
+    workers: PositiveInt = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     channels_last: bool = True
     compile: bool = False

@@ -66,10 +66,8 @@ class Run:
     amp: torch.dtype | None = None
 
     def prepare(self, step: int) -> Tensor:
-        """Load and augment this process's patches of a step, in memory that a device can read."""
-        patches = self.batches.prepare(step)
-        # From page-locked memory the copy runs while the host goes on.
-        return patches.pin_memory() if self.device.type == "cuda" else patches
+        """Load and augment this process's patches of a step, on the device."""
+        return self.batches.prepare(step, self.device)
 
     def to_device(self, patches: Tensor) -> Tensor:
         """Move patches to the device, in the memory layout of the recipe."""

@@ -15,12 +15,16 @@ from training.evaluation.benchmarks import pairs as pairs_benchmark
 from training.evaluation.protocol import Options, load_models
 from training.runs.augment import (
     AugmentOptions,
+    apply_changes,
     augment,
-    dihedral,
-    resample,
+    draw_changes,
+    turn_classes,
 )
+from training.runs.augment import _turned as turned_array
+from training.runs.augment import _turned_tensor as turned_tensor
 from training.runs.batches import Batches, ahead, pick_members, split_batch
 from training.runs.recipe import Source
+from training.runs.resample import jitter_matrices, resample
 from training.runs.sources import open_source, open_sources
 from training.runs.validation import ValidationSet
 from training.runtime.randomness import Stream, numpy_stream, torch_stream
@@ -153,8 +157,9 @@ def test_shares() -> None:
     assert split_batch([1, 1, 1], 10) == [4, 3, 3]
 
 
-def test_ahead_yields_every_step_in_order() -> None:
-    found = [(step, value) for step, value, _ in ahead(lambda s: s * s, 2, 6)]
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+def test_ahead_yields_every_step_in_order(workers: int) -> None:
+    found = [(step, value) for step, value, _ in ahead(lambda s: s * s, 2, 6, workers=workers)]
     assert found == [(2, 4), (3, 9), (4, 16), (5, 25)]
     assert list(ahead(lambda s: s, 3, 3)) == []
 
@@ -172,7 +177,8 @@ def test_turns_are_the_same_for_both_patches(turns: str, kinds: int) -> None:
     rng = np.random.default_rng(0)
     patch = rng.integers(0, 256, (6, 6), np.uint8)
     patches = np.broadcast_to(patch, (300, 2, 6, 6)).copy()
-    turned = dihedral(patches, turns, rng)
+    options = AugmentOptions.model_validate({"turns": turns})
+    turned = augment(patches, options, rng)[:, :, 0].numpy()
     np.testing.assert_array_equal(turned[:, 0], turned[:, 1])
     assert len({t.tobytes() for t in turned[:, 0]}) == kinds
     assert sorted(turned[0, 0].ravel()) == sorted(patch.ravel())
@@ -205,6 +211,50 @@ def test_resampling_by_a_quarter_turn_is_exact() -> None:
     turned = resample(patch, quarter)
     candidates = [torch.rot90(patch, k, (2, 3)) for k in (1, 3)]
     assert any(torch.allclose(turned, c, atol=1e-4) for c in candidates)
+
+
+def test_resampling_equals_the_grid_of_torch() -> None:
+    rng = np.random.default_rng(3)
+    patches = torch.from_numpy(rng.integers(0, 256, (1100, 1, 12, 12), np.uint8))
+    matrices = torch.from_numpy(
+        jitter_matrices(
+            1100, rng, rotation_deg=20, scale=0.2, aspect=0.1, shift=0.1, extra_turn=np.zeros(1100)
+        )
+    )
+    grid = torch.nn.functional.affine_grid(matrices, [1100, 1, 12, 12], align_corners=False)
+    wanted = torch.nn.functional.grid_sample(
+        patches.float(), grid, padding_mode="border", align_corners=False
+    )
+    torch.testing.assert_close(resample(patches, matrices), wanted, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("turns", ["rot_flip", "transpose_flip"])
+def test_a_device_turns_patches_as_the_cpu_does(turns: str) -> None:
+    patches = np.random.default_rng(1).integers(0, 256, (3, 2, 5, 5), np.uint8)
+    for first in range(4 if turns == "rot_flip" else 2):
+        for second in range(3 if turns == "rot_flip" else 2):
+            by_torch = turned_tensor(torch.from_numpy(patches), first, second, turns)
+            by_numpy = turned_array(patches, first, second, turns)
+            np.testing.assert_array_equal(by_torch.numpy(), by_numpy)
+            drawn = np.tile([first, second], (3, 1))
+            whole = turn_classes(torch.from_numpy(patches), drawn, turns)
+            np.testing.assert_array_equal(whole.numpy(), by_numpy)
+
+
+def test_a_part_of_a_batch_is_augmented_as_in_the_whole() -> None:
+    """Each process draws the changes of the whole batch, but applies only its own."""
+    patches = np.random.default_rng(0).integers(0, 256, (10, 3, 8, 8), np.uint8)
+    copies = np.zeros((10, 3), bool)
+    copies[::2, 2] = True
+    options = AugmentOptions(rotation_deg=9, scale=0.1, gain=0.1, gamma=0.2, bias=4, noise=3)
+    options = options.model_copy(update={"blur": 0.5, "curve": 0.5, "shading": 0.2, "invert": 0.5})
+    given: dict[str, Any] = {"copies": copies, "copy_rotation_deg": 15.0}
+    whole = augment(patches, options, np.random.default_rng(7), **given)
+    for own in (slice(0, 5), slice(5, 10), slice(4, 6)):
+        rng = np.random.default_rng(7)
+        changes = draw_changes((10, 3, 8), options, rng, own=own, **given)
+        part = apply_changes(torch.from_numpy(patches[own]), changes)
+        torch.testing.assert_close(part, whole[own], rtol=0, atol=0)
 
 
 def test_generated_positives_are_turned_and_originals_are_not() -> None:
