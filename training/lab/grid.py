@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 from typing import Annotated
 
@@ -24,7 +25,9 @@ def grid_points(grid: Mapping[str, Iterable[Value]]) -> list[Point]:
 
 def label(point: Point) -> str:
     """Return a short name of a point for names of models, such as `lr0.5`."""
-    return "-".join(f"{key.rpartition('.')[2]}{value}".lower() for key, value in point.items())
+    parts = [f"{key.rpartition('.')[2]}{value}" for key, value in point.items()]
+    # Names of models have no plus sign: 1e+30.
+    return "-".join(parts).lower().replace("+", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class GridRow:
 
     variant: str
     point: str
-    models: tuple[str, ...]
+    models: tuple[Path, ...]
+    runs: tuple[Path, ...]
     fpr95: tuple[float, ...]
     has_diverged: bool
     is_best: bool = False

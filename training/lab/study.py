@@ -81,6 +81,7 @@ class Outcome:
     """The result of one run of a study; `has_diverged` if there is no model, only a bad loss."""
 
     model: Path
+    run: Path
     steps: int
     batch: int
     mmac: float
@@ -166,7 +167,10 @@ def plan(loaded: LoadedStudy) -> list[PlannedRun]:
 
 
 def run_study(loaded: LoadedStudy, out: Path) -> Iterator[Outcome]:
-    """Train and export every variant into `out`, in order; yield each outcome when it is done.
+    """Train every variant into `out`, in order; yield each outcome when it is done.
+
+    Variants without a grid are exported too. Exporting takes as long as many short runs, so only
+    the chosen point of a grid is exported, by `export_model`.
 
     Raises:
         RecipeError: a model in `out` was not exported from the run of its variant.
@@ -181,6 +185,8 @@ def run_study(loaded: LoadedStudy, out: Path) -> Iterator[Outcome]:
             )
     for run in planned:
         outcome = _outcome(create_run(run.recipe, out / "runs"), out / "models" / run.model)
+        if not run.point and not outcome.has_diverged:
+            export_model(outcome.run, outcome.model)
         yield replace(outcome, variant=run.variant, point=run.point)
 
 
@@ -242,25 +248,32 @@ def _is_made_by(run_dir: Path, model: Path) -> bool:
 
 def _outcome(run_dir: Path, model: Path) -> Outcome:
     began = time.monotonic()
-    is_new = not model.exists()
+    is_new = not (run_dir / FINISHED_FILE).exists()
     if is_new:
         try:
             train(run_dir)
         except NonFiniteLoss:
             # A grid of learning rates may well contain one that is too large.
-            options = read_recipe(run_dir).run
-            seconds = time.monotonic() - began
-            return Outcome(model, options.steps, options.batch, 0.0, seconds, {}, has_diverged=True)
+            options, seconds = read_recipe(run_dir).run, time.monotonic() - began
+            return Outcome(
+                model, run_dir, options.steps, options.batch, 0.0, seconds, {}, has_diverged=True
+            )
     seconds = time.monotonic() - began if is_new else 0.0
     trained = Trained.load(run_dir)
-    if is_new:
-        write_model(trained, to_onnx(trained.net, trained.spec), model)
     options = trained.recipe.run
     return Outcome(
         model,
+        run_dir,
         options.steps,
         options.batch,
         mac_count(trained.net) / 1e6,
         seconds,
         trained.metrics.get("validation_fpr95", {}),
     )
+
+
+def export_model(run_dir: Path, model: Path) -> None:
+    """Export a finished run of a study to the directory `model`, unless that is done already."""
+    if not model.exists():
+        trained = Trained.load(run_dir)
+        write_model(trained, to_onnx(trained.net, trained.spec), model)

@@ -20,7 +20,7 @@ from training.evaluation.benchmarks import pairs
 from training.evaluation.compare import bootstrap, seeds_of
 from training.evaluation.protocol import BenchmarkResult, Options, load_models
 from training.lab.grid import GridRow, best_rows
-from training.lab.study import Outcome
+from training.lab.study import Outcome, export_model
 from training.metrics.metric import FPR95, MATCHED, Metric, find_metric
 
 CONFIDENCE = 0.95
@@ -36,7 +36,8 @@ def grid_rows(outcomes: Iterable[Outcome]) -> list[GridRow]:
         GridRow(
             variant,
             point,
-            tuple(o.model.name for o in runs),
+            tuple(o.model for o in runs),
+            tuple(o.run for o in runs),
             tuple(fmean(o.fpr95.values()) for o in runs if o.fpr95),
             has_diverged=any(o.has_diverged for o in runs),
         )
@@ -99,7 +100,11 @@ def measure_best(
     best = best_rows(rows)
     if baseline not in best:
         raise DataError(f"no run of the baseline {baseline!r} has finished")
-    names = [str(out / "models" / model) for row in best.values() for model in row.models]
+    for row in best.values():
+        for run, model in zip(row.runs, row.models, strict=True):
+            export_model(run, model)
+    # An absolute path is never mistaken for the name of a shipped model.
+    names = [str(model.resolve()) for row in best.values() for model in row.models]
     options = Options(limit=limit, cache=out / "predictions")
     found: list[Measured] = []
     for store in stores:
@@ -118,11 +123,11 @@ def measure_best(
 
 
 def _groups(result: BenchmarkResult, row: GridRow) -> tuple[str, ...]:
-    return seeds_of(result, row.models[0])[0].groups
+    return seeds_of(result, row.models[0].name)[0].groups
 
 
 def _values(result: BenchmarkResult, row: GridRow, metric: Metric) -> np.ndarray:
-    return np.array([one.samples[metric.name] for one in seeds_of(result, row.models[0])])
+    return np.array([one.samples[metric.name] for one in seeds_of(result, row.models[0].name)])
 
 
 def _compared(

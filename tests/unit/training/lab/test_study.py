@@ -107,7 +107,7 @@ def test_an_error_does_not_lose_the_rows_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails_later(*_: object) -> Iterator[Outcome]:
-        yield Outcome(tmp_path / "plain", 2, 16, 1.5, 60.0, {})
+        yield Outcome(tmp_path / "plain", tmp_path, 2, 16, 1.5, 60.0, {})
         raise CheckpointError("no weights")
 
     monkeypatch.setattr(studies, "run_study", fails_later)
