@@ -12,10 +12,19 @@ MatchServeError
 │   ├── UnknownModel           there is no model of that name
 │   ├── MissingInput           a file cannot be read
 │   ├── FeatureMismatch        features of different models cannot be matched
-│   └── PayloadTooLarge        the request body is too large
+│   ├── PayloadTooLarge        the request body is too large
+│   ├── CollectionsDisabled    the service has no folder for collections and jobs
+│   ├── UnknownCollection      there is no collection of that name
+│   ├── UnknownImage           there is no image of that name in a collection
+│   ├── UnknownSource          a job names a folder that the service may not read
+│   ├── UnknownJob             there is no such job, or it has no such result
+│   ├── ImageExists            another image of that name was uploaded before
+│   ├── CollectionBusy         a job is using the collection
+│   └── IdempotencyMismatch    an idempotency key was used with another body before
 ├── CapacityError              the service cannot handle the request now
 │   ├── Overloaded             too many requests run and wait
 │   ├── DeadlineExceeded       the request took too long
+│   ├── QuotaExceeded          a client would hold more than it may
 │   └── ShuttingDown           the service is shutting down
 ├── ModelError                 a model cannot be used
 │   ├── ModelMissing           a file of the model is missing
@@ -136,6 +145,54 @@ class PayloadTooLarge(RequestError):
     code, status = "payload_too_large", 413
 
 
+class CollectionsDisabled(RequestError):
+    """The service has no folder for collections and jobs."""
+
+    code, status = "collections_disabled", 404
+
+
+class UnknownCollection(RequestError):
+    """There is no collection of that name."""
+
+    code, status = "unknown_collection", 404
+
+
+class UnknownImage(RequestError):
+    """There is no image of that name in the collection."""
+
+    code, status = "unknown_image", 404
+
+
+class UnknownSource(RequestError):
+    """A job names a folder that does not exist or that the service may not read."""
+
+    code, status = "unknown_source", 404
+
+
+class UnknownJob(RequestError):
+    """There is no such job, or it has no such result."""
+
+    code, status = "unknown_job", 404
+
+
+class ImageExists(RequestError):
+    """Another image of that name was uploaded before."""
+
+    code, status = "image_exists", 409
+
+
+class CollectionBusy(RequestError):
+    """A job is using the collection."""
+
+    code, status = "collection_busy", 409
+
+
+class IdempotencyMismatch(RequestError):
+    """An idempotency key was used with another body before."""
+
+    code, status = "idempotency_mismatch", 422
+
+
 class CapacityError(MatchServeError):
     """The service cannot handle the request now."""
 
@@ -152,6 +209,12 @@ class DeadlineExceeded(CapacityError):
     """The request took longer than allowed."""
 
     code, status = "deadline_exceeded", 504
+
+
+class QuotaExceeded(CapacityError):
+    """A client would hold more collections, images, bytes or jobs than it may."""
+
+    code, status = "quota_exceeded", 429
 
 
 class ShuttingDown(CapacityError):

@@ -43,3 +43,18 @@ def check_keypoint_count(count: int, limit: int, what: str = "max_keypoints") ->
 LIBRARY_LIMITS = Limits()
 SERVICE_LIMITS = Limits(max_image_bytes=20_000_000, max_keypoints=8192)
 """Defaults of the service; settings can change each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """What one client of the service may hold: collections, their images and bytes, and jobs."""
+
+    collections: int = 20
+    images: int = 100_000
+    bytes: int = 50_000_000_000
+    queued_jobs: int = 10
+    finished_jobs: int = 100
+    job_hours: float = 24.0
+
+
+DEFAULT_QUOTAS = Quotas()

@@ -23,7 +23,13 @@ from matchserve.engine.batcher import BatchPolicy
 from matchserve.errors import InvalidParameter
 from matchserve.files import read_regular_file
 from matchserve.hardware import available_cpus, memory_limit_bytes
-from matchserve.limits import MIN_WORKING_SIDE, SERVICE_LIMITS, Limits
+from matchserve.limits import (
+    DEFAULT_QUOTAS,
+    MIN_WORKING_SIDE,
+    SERVICE_LIMITS,
+    Limits,
+    Quotas,
+)
 from matchserve.models.execution import BUFFERS_PER_DEVICE, CPU_BATCH, DeviceOptions
 from matchserve.models.providers import ProviderChoice
 
@@ -129,6 +135,26 @@ class Settings(BaseSettings):
     """Addresses or networks of proxies, separated by commas, whose `X-Forwarded-For` header names
     the client; by default no header is trusted."""
 
+    data_dir: Path | None = None
+    """Folder for uploaded collections and jobs; without it, the service has neither."""
+    sources: str = ""
+    """Folders on the server, separated by commas, whose images a job may read."""
+    job_cores: Annotated[int, Field(ge=0)] | None = None
+    """Number of processes of a job; by default half of the cores of a worker. With 0 jobs wait for
+    `matchserve worker`."""
+    job_niceness: Annotated[int, Field(ge=0, le=19)] = 10
+    """Niceness of the processes of jobs: the higher, the less they slow requests."""
+    job_hours: Annotated[float, Field(gt=0, le=1000)] = DEFAULT_QUOTAS.job_hours
+    """Maximum time of a job."""
+    quota_collections: Positive = DEFAULT_QUOTAS.collections
+    """Maximum number of collections per API key."""
+    quota_images: Positive = DEFAULT_QUOTAS.images
+    """Maximum number of images in all collections of an API key."""
+    quota_bytes: Positive = DEFAULT_QUOTAS.bytes
+    """Maximum size of all uploaded images of an API key."""
+    quota_queued_jobs: Positive = DEFAULT_QUOTAS.queued_jobs
+    """Maximum number of queued jobs per API key; one runs at a time."""
+
     api_keys: SecretStr | None = None
     """API keys, separated by commas. If there are any, requests to /v1 and /v2 need one."""
     api_keys_file: Path | None = None
@@ -162,6 +188,24 @@ class Settings(BaseSettings):
             min_side=self.min_side,
             max_keypoints=self.max_keypoints,
         )
+
+    def quotas(self) -> Quotas:
+        """Return what one client may hold."""
+        return Quotas(
+            collections=self.quota_collections,
+            images=self.quota_images,
+            bytes=self.quota_bytes,
+            queued_jobs=self.quota_queued_jobs,
+            job_hours=self.job_hours,
+        )
+
+    def source_folders(self) -> tuple[Path, ...]:
+        """Return the folders whose images a job may read."""
+        return tuple(Path(part.strip()) for part in self.sources.split(",") if part.strip())
+
+    def cores_of_jobs(self) -> int:
+        """Return the number of processes of a job; 0 if this service runs none."""
+        return max(1, self.cpus() // 2) if self.job_cores is None else self.job_cores
 
     def cpus(self) -> int:
         """Return the number of cores of one worker process."""

@@ -34,13 +34,17 @@ def _operation(method: str, path: str, operation: dict[str, Any], described: dic
     for kind, body in operation.get("requestBody", {}).get("content", {}).items():
         lines += [f"Request body `{kind}`:", "", *_fields(body["schema"]), ""]
     statuses = operation["responses"]
-    kinds = ", ".join(f"`{kind}`" for kind in statuses["200"].get("content", {}))
-    response = statuses["200"].get("content", {}).get("application/json", {}).get("schema", {})
+    successes = [status for status in statuses if status.startswith("2")]
+    content = statuses[successes[0]].get("content", {})
+    kinds = ", ".join(f"`{kind}`" for kind in content) or "without a body"
+    response = content.get("application/json", {}).get("schema", {})
+    if successes != ["200"]:
+        kinds += f", status {' or '.join(successes)}"
     lines += [f"Response {kinds}:" if "$ref" in response else f"Response {kinds}.", ""]
     if "$ref" in response:
         name = response["$ref"].rpartition("/")[2]
         lines += [*_fields(described["components"]["schemas"][name]), ""]
-    errors = ", ".join(status for status in statuses if status != "200")
+    errors = ", ".join(status for status in statuses if status >= "400")
     if errors:
         lines += [f"Error statuses: {errors}.", ""]
     return "\n".join(lines)

@@ -15,7 +15,14 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from matchserve import __version__
-from matchserve.api import kserve, openapi, routes, routes_info
+from matchserve.api import (
+    kserve,
+    openapi,
+    routes,
+    routes_collections,
+    routes_info,
+    routes_jobs,
+)
 from matchserve.api.errors import from_http_exception, problem_response
 from matchserve.api.middleware import RequestContext
 from matchserve.api.schemas import field_limits
@@ -39,7 +46,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.decoders.start()
+        service.start()
         watch = asyncio.create_task(_watch(service))
         yield
         watch.cancel()
@@ -57,6 +64,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.service = service
     for router in (
         routes.router,
+        routes_collections.router,
+        routes_jobs.router,
         routes_info.models_router,
         routes_info.health_router,
         kserve.health_router,

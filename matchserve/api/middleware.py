@@ -36,6 +36,8 @@ SECURITY_HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
 }
 
+_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
+
 _access = logging.getLogger(ACCESS)
 _log = logging.getLogger(__name__)
 
@@ -63,14 +65,15 @@ class RequestContext:
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         # Methods are the client's words: only the known ones become labels.
-        method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
+        method = scope["method"] if scope["method"] in _METHODS else "other"
         self.metrics.requests.labels(route, method, str(status)).inc()
         self.metrics.duration.labels(route).observe(seconds)
         quiet = route in ("/healthz", "/readyz", "/metrics")
         fields: dict[str, Any] = {
             "request_id": scope["state"]["request_id"],
             "method": method,
-            "path": scope["path"][:200],
+            # Paths of collections have file names in them, which are the client's.
+            "path": route if route.startswith("/v1/collections") else scope["path"][:200],
             "route": route,
             "status": status,
             "duration_ms": round(1e3 * seconds, 1),

@@ -14,7 +14,7 @@ from matchserve.api.schemas import Problem
 _PROBLEMS = {
     400: "The body does not have the format that its content type says.",
     401: "An API key is required.",
-    404: "There is no such model.",
+    404: "There is nothing of that name.",
     406: "The service cannot produce any of the accepted media types.",
     413: "The body or an image is too large.",
     415: "The content type or the image format is not supported.",
@@ -23,6 +23,17 @@ _PROBLEMS = {
     503: "The model failed or is not ready, or the service is shutting down.",
     504: "The deadline passed.",
 }
+
+_PROBLEMS_OF_COLLECTIONS = {
+    409: "It is in use, or something else has this name.",
+    507: "There is no room on the disk of the service.",
+}
+
+OBJECT: dict[str, Any] = {
+    "description": "Done.",
+    "content": {"application/json": {"schema": {"type": "object"}}},
+}
+"""A response with a JSON object."""
 
 DESCRIPTION = """\
 Match photographs with local descriptors.
@@ -36,8 +47,9 @@ value is used.
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the error responses of these statuses; those of a POST if none are given."""
     schema = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    texts = _PROBLEMS | _PROBLEMS_OF_COLLECTIONS
     return {
-        status: {"description": _PROBLEMS[status], "content": schema}
+        status: {"description": texts[status], "content": schema}
         for status in statuses or _PROBLEMS
     }
 
@@ -58,6 +70,12 @@ def body(**schemas: dict[str, Any]) -> dict[str, Any]:
     }
     content = {names[kind]: {"schema": _inlined(schema)} for kind, schema in schemas.items()}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def binary_body(*types: str) -> dict[str, Any]:
+    """Return a request body of bytes in one of these media types."""
+    schema = {"schema": {"type": "string", "format": "binary"}}
+    return {"requestBody": {"required": True, "content": dict.fromkeys(types, schema)}}
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:

@@ -26,16 +26,11 @@ Name = Annotated[str, PathParameter(max_length=256)]
 models_router = APIRouter(dependencies=[Depends(check_access)], tags=["models"])
 health_router = APIRouter(tags=["operation"])
 
-_OBJECT: dict[str, Any] = {
-    "description": "Success.",
-    "content": {"application/json": {"schema": {"type": "object"}}},
-}
-
 
 @models_router.get(
     "/v1/models",
     summary="List the models",
-    responses={200: _OBJECT, **openapi.problems(401, 429)},
+    responses={200: openapi.OBJECT, **openapi.problems(401, 429)},
 )
 async def models(request: Request) -> Response:
     """Return the card of every model; a model that cannot be used has an error instead."""
@@ -50,7 +45,7 @@ async def models(request: Request) -> Response:
 @models_router.get(
     "/v1/models/{name}",
     summary="Show a model's card",
-    responses={200: _OBJECT, **openapi.problems(401, 404, 422, 429, 503)},
+    responses={200: openapi.OBJECT, **openapi.problems(401, 404, 422, 429, 503)},
 )
 async def model(request: Request, name: Name) -> Response:
     """Return a model's card: its version, how patches are cut, and its measured quality."""
@@ -62,7 +57,7 @@ async def model(request: Request, name: Name) -> Response:
 @models_router.get(
     "/info",
     summary="Show limits and devices",
-    responses={200: _OBJECT, **openapi.problems(401, 429)},
+    responses={200: openapi.OBJECT, **openapi.problems(401, 429)},
 )
 async def info(request: Request) -> Response:
     """Return the limits of requests, the number of threads, and the device of each model."""
@@ -93,12 +88,15 @@ async def info(request: Request) -> Response:
                 "lone_request": settings.lone_threads(),
             },
             "models": {name: _status(found) for name, found in service.models.items()},
+            "collections": service.jobs is not None,
         }
     )
 
 
 @health_router.head("/healthz", include_in_schema=False)
-@health_router.get("/healthz", summary="Check that the process is alive", responses={200: _OBJECT})
+@health_router.get(
+    "/healthz", summary="Check that the process is alive", responses={200: openapi.OBJECT}
+)
 async def healthz() -> Response:
     """Return 200 as long as the event loop runs."""
     return _json({"status": "ok"})
@@ -107,7 +105,7 @@ async def healthz() -> Response:
 @health_router.get(
     "/readyz",
     summary="Check that the service can serve",
-    responses={200: _OBJECT, **openapi.problems(404, 503, 504)},
+    responses={200: openapi.OBJECT, **openapi.problems(404, 503, 504)},
 )
 async def readyz(request: Request) -> Response:
     """Describe a patch with the default model; return 503 or 504 if that fails."""

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from matchserve.api.access import Access, KeyRing, RateLimit
 from matchserve.api.body import BodyBudget
+from matchserve.api.events import EventFeed
 from matchserve.api.metrics import Metrics
 from matchserve.api.requests import FORMATS
 from matchserve.clock import Call, ClientDeparted, Deadline, StageClock
@@ -35,6 +36,9 @@ from matchserve.errors import (
     UnknownModel,
 )
 from matchserve.feature_cache import FeatureCache
+from matchserve.jobs.runner import Runner
+from matchserve.jobs.service import JobService
+from matchserve.jobs.table import Event
 from matchserve.libraries import import_faiss, use_matching_device, use_one_opencv_thread
 from matchserve.settings import Settings
 
@@ -78,6 +82,9 @@ class Service:
         self.models = self._load_models()
         self.budget = BodyBudget(settings.max_inflight_bytes)
         self.is_draining = False
+        self.jobs = None if settings.data_dir is None else JobService(settings, settings.data_dir)
+        self.events = EventFeed(self._read_events, lambda: self.is_draining)
+        self._runner: Runner | None = None
         self._executor = ThreadPoolExecutor(
             self.admission.slots.running, thread_name_prefix="matchserve-request"
         )
@@ -89,6 +96,13 @@ class Service:
         self._prober = ThreadPoolExecutor(1, thread_name_prefix="matchserve-probe")
         self._probing: asyncio.Future[None] | None = None
         self._watch()
+
+    def start(self) -> None:
+        """Start the processes that decode images, and the thread that runs jobs."""
+        self.decoders.start()
+        if self.jobs is not None and self.jobs.cores:
+            self._runner = self.jobs.runner()
+            self._runner.start()
 
     def model(self, name: str) -> ServedModel:
         """Return a model by its name, or the default model if the name is empty.
@@ -175,6 +189,8 @@ class Service:
         """Refuse new requests and stop the threads."""
         self.is_draining = True
         self.admission.close()
+        if self._runner is not None:
+            self._runner.stop()
         for executor in (self._executor, self._helpers, self._prober, self._second_image):
             executor.shutdown(wait=False, cancel_futures=True)
         self.decoders.close()
@@ -194,6 +210,13 @@ class Service:
 
         call = Call(clock, threads)
         return await run_in_slot(self._executor, slot, deadline, lambda: work(call))
+
+    async def _read_events(self, job: str, after: int) -> list[Event]:
+        return (
+            []
+            if self.jobs is None
+            else await self.run_in_thread(self.jobs.table.events, job, after)
+        )
 
     def _load_models(self) -> Models:
         settings = self.settings
@@ -232,7 +255,14 @@ class Service:
         watch("inflight_bytes", "Size of all held request bodies.", lambda: self.budget.held)
         watch("feature_cache_bytes", "Size of cached features.", lambda: self.cache.bytes_held)
         watch("decoder_kills", "Number of killed decoders.", lambda: self.decoders.kills)
+        if self.jobs is not None:
+            watch("jobs_queued", "Number of queued jobs.", lambda: self._job_count("queued"))
+            watch("jobs_running", "Number of running jobs.", lambda: self._job_count("running"))
+            watch("event_streams", "Number of open event streams.", lambda: self.events.readers)
         watch("queue_patches", "Number of patches that wait.", self._queue_depth)
+
+    def _job_count(self, state: str) -> float:
+        return 0 if self.jobs is None else self.jobs.table.counts().get(state, 0)
 
     def _queue_depth(self) -> float:
         models = [m for m in self.models.values() if isinstance(m, ServedModel)]

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from matchserve import __version__
-from matchserve.cli import collection, describe, inspect, match, models, serve
+from matchserve.cli import collection, describe, inspect, match, models, serve, worker
 from matchserve.cli.output import printable, say
 from matchserve.errors import MatchServeError
 
@@ -31,6 +31,7 @@ for command in (
     inspect.doctor,
     inspect.bench,
     serve.serve,
+    worker.worker,
 ):
     app.command()(command)
 app.add_typer(collection.app, name="collection")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ def serve(
     port: Annotated[int | None, setting_option("port")] = None,
     workers: Annotated[int | None, setting_option("workers")] = None,
     default_model: Annotated[str | None, setting_option("default_model")] = None,
+    data_dir: Annotated[Path | None, setting_option("data_dir")] = None,
     models_dir: ModelsDir = None,
     provider: ProviderOption = "auto",
     strict: Annotated[
@@ -28,6 +30,7 @@ def serve(
         port=port,
         workers=workers,
         default_model=default_model,
+        data_dir=data_dir,
         models_dir=models_dir,
         provider=provider,
         strict=strict,

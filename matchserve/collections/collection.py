@@ -129,6 +129,12 @@ class Collection:
         with self._ledger() as ledger:
             return [row for row in ledger.images() if row.state != "gone"]
 
+    def image(self, name: str) -> ImageRow | None:
+        """Return one image that the last run found, or None."""
+        with self._ledger() as ledger:
+            row = ledger.image(name)
+        return None if row is None or row.state == "gone" else row
+
     def pairs(self) -> NDArray[np.int64]:
         """Return all pairs, (P, 6): image0, image1, reasons, matches, inliers, is_verified.
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from matchserve.collections.facts import Facts
 from matchserve.collections.work import Described, Matched
-from matchserve.errors import StorageDamaged, StorageFull, WorkspaceMismatch
+from matchserve.databases import typed_errors
+from matchserve.errors import WorkspaceMismatch
 
 VERSION = 1
 _SCHEMA = """
@@ -39,6 +40,8 @@ CREATE TABLE shard(
   id TEXT PRIMARY KEY, items INTEGER NOT NULL, seconds REAL,
   state TEXT NOT NULL CHECK (state IN ('planned', 'done'))) WITHOUT ROWID;
 """
+
+_COLUMNS = "id, name, bytes, mtime_ns, state, feature_key, keypoints, facts, code, detail"
 
 State = Literal["new", "described", "refused", "gone"]
 
@@ -70,7 +73,7 @@ class Ledger:
             WorkspaceMismatch: another version of matchserve made it.
         """
         mode = "ro" if is_read_only else "rwc"
-        with _typed_errors(path):
+        with typed_errors(path):
             self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
             self._db.execute("PRAGMA foreign_keys = ON")
             if not is_read_only:
@@ -89,12 +92,12 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with _typed_errors(self.path), self._db:
+        with typed_errors(self.path), self._db:
             yield self._db
 
     def setup(self) -> str | None:
         """Return what the workspace was made for, or None if it is new."""
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             row = self._db.execute("SELECT text FROM setup").fetchone()
         return str(row[0]) if row else None
 
@@ -105,18 +108,24 @@ class Ledger:
 
     def choice(self) -> str | None:
         """Return the stamp of the images and rule that the pairs were chosen by."""
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             row = self._db.execute("SELECT stamp FROM choice").fetchone()
         return str(row[0]) if row else None
 
     def images(self) -> list[ImageRow]:
         """Return all images in the order they were added."""
-        with _typed_errors(self.path):
-            rows = self._db.execute(
-                "SELECT id, name, bytes, mtime_ns, state, feature_key, keypoints, facts, code, "
-                "detail FROM image ORDER BY id"
-            ).fetchall()
+        with typed_errors(self.path):
+            rows = self._db.execute(f"SELECT {_COLUMNS} FROM image ORDER BY id").fetchall()  # noqa: S608
         return [_image_row(row) for row in rows]
+
+    def image(self, name: str) -> ImageRow | None:
+        """Return the image of a name, or None."""
+        with typed_errors(self.path):
+            row = self._db.execute(
+                f"SELECT {_COLUMNS} FROM image WHERE name = ?",  # noqa: S608
+                (name,),
+            ).fetchone()
+        return None if row is None else _image_row(row)
 
     def add_images(self, files: Iterable[tuple[str, int, int]]) -> None:
         """Add or reset images, given by name, bytes and time of change: they will be described."""
@@ -163,7 +172,7 @@ class Ledger:
 
         The last three are -1 until the pair was matched.
         """
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             rows = self._db.execute(
                 "SELECT image0, image1, reasons, ifnull(matches, -1), ifnull(inliers, -1), "
                 "ifnull(is_verified, -1) FROM pair ORDER BY image0, image1"
@@ -209,27 +218,27 @@ class Ledger:
 
     def pair_counts(self) -> tuple[int, int]:
         """Return the number of pairs, and of those that were matched."""
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             row = self._db.execute("SELECT count(*), count(matches) FROM pair").fetchone()
         return int(row[0]), int(row[1])
 
     def shards(self, state: Literal["planned", "done"] | None = None) -> list[tuple[str, int]]:
         """Return the name and size of shards that have pairs."""
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             return self._db.execute(
                 "SELECT id, items FROM shard WHERE ?1 IS NULL OR state = ?1 ORDER BY id", (state,)
             ).fetchall()
 
     def shard_pairs(self, shard: str) -> list[tuple[int, int]]:
         """Return the pairs of a shard as image numbers, in the order they are matched."""
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             return self._db.execute(
                 "SELECT image0, image1 FROM pair WHERE shard = ? ORDER BY image1, image0", (shard,)
             ).fetchall()
 
     def shard_of(self, image0: int, image1: int) -> str | None:
         """Return the shard of a pair that was matched, or None."""
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             row = self._db.execute(
                 "SELECT shard FROM pair WHERE image0 = ? AND image1 = ? AND matches IS NOT NULL",
                 (image0, image1),
@@ -279,21 +288,3 @@ def _facts(fields: dict[str, Any]) -> Facts:
         if fields[name] is not None:
             fields[name] = tuple(fields[name])
     return Facts(**fields)
-
-
-@contextmanager
-def _typed_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ours.
-
-    Raises:
-        StorageFull: there is no room on the disk.
-        StorageDamaged: any other failure of the database.
-    """
-    try:
-        yield
-    except sqlite3.Error as error:
-        # Writing past a quota or a limit on file size is reported as an I/O error.
-        name = getattr(error, "sqlite_errorname", "")
-        if name.startswith(("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHM")):
-            raise StorageFull(f"cannot write {path}: {error}") from error
-        raise StorageDamaged(f"{path} cannot be used: {error}") from error

@@ -26,7 +26,7 @@ def draw_report(report: Report, sparse: Path) -> UInt8:
     """Draw a report: (H, W, 3) RGB. The right half shows the largest 3D model, if there is one."""
     model = read_model(sparse / "0")
     graph = _panel()
-    _draw_graph(graph, report.graph, _layout(report.graph, model))
+    _draw_graph(graph, report.graph, layout(report.graph, model))
     if model is None:
         return _captioned(graph, report)
     above = _panel()
@@ -52,7 +52,7 @@ def _draw_graph(canvas: UInt8, graph: ViewGraph, places: Float64) -> None:
         cv2.circle(canvas, place, 4 << _SHIFT, colour, -1, cv2.LINE_AA, _SHIFT)
 
 
-def _layout(graph: ViewGraph, model: Any | None) -> Float64:
+def layout(graph: ViewGraph, model: Any | None) -> Float64:
     """Place registered images where their cameras are, and all others on a circle around them."""
     count = len(graph.names)
     turn = np.linspace(0, 2 * np.pi, count, endpoint=False)

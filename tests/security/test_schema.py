@@ -26,7 +26,9 @@ def test_generated_requests_never_surprise(tmp_path: Path, examples: int) -> Non
     write_tiny_model(tmp_path / "models" / "tiny")
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG, encoding="utf-8")
-    with running_server(tmp_path, models_dir=tmp_path / "models") as server:
+    with running_server(
+        tmp_path, models_dir=tmp_path / "models", data_dir=tmp_path / "data", job_cores=0
+    ) as server:
         done = subprocess.run(
             [
                 str(Path(sys.executable).parent / "schemathesis"),

@@ -1,0 +1,68 @@
+"""The process of one job: reads an order from standard input, prints progress as lines of JSON.
+
+It has a low priority, so that requests are not slowed, and ends when its parent does. The last
+line is the outcome: the results, or the error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from matchserve.errors import MatchServeError
+
+
+def order_text(order: Any) -> str:
+    """Return an order as one line of JSON."""
+    fields = {f.name: getattr(order, f.name) for f in dataclasses.fields(order)}
+    return json.dumps({**fields, "request": order.request.model_dump()}, default=str)
+
+
+def _read_order(text: str) -> Any:
+    from matchserve.jobs.kinds import JobRequest, Order
+
+    fields = json.loads(text)
+    request = JobRequest.model_validate(fields.pop("request"))
+    hints = get_type_hints(Order)
+    for name, value in fields.items():
+        if value is not None and hints[name] in (Path, Path | None):
+            fields[name] = Path(value)
+    return Order(request=request, **fields)
+
+
+def main() -> None:
+    """Do the job of standard input."""
+    # Libraries read it when they are imported.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    text = sys.stdin.readline()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        from matchserve.jobs.kinds import run_job, summary_of
+
+        order = _read_order(text)
+        os.nice(order.niceness)
+        for step in run_job(order):
+            _print({"progress": dataclasses.asdict(step)})
+        _print({"outcome": summary_of(order)})
+    except MatchServeError as error:
+        _print({"error": {"code": error.code, "detail": error.message}})
+
+
+def _print(fields: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def _end_with_parent() -> None:
+    """End this process at once when the other end of standard input is closed."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
