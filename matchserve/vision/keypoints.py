@@ -15,6 +15,13 @@ from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.types import Bool, Float64, Image, Keypoints, UInt8
 from matchserve.vision.masks import Mask
+from matchserve.vision.selection import (
+    SELECTIONS,
+    Selection,
+    candidate_count,
+    is_best_nearby,
+    repeatability_scores,
+)
 
 # A keypoint is dropped as flat if the standard deviation around it, in grey levels, is below this;
 # it is measured in a square of this side, in sigmas (the support of SIFT).
@@ -45,7 +52,8 @@ class DetectOptions:
     `upright` sets every angle to 0, which also leaves one keypoint for each position. The
     thresholds are those of OpenCV. The defaults accept almost every extremum, also on edges, and
     keep the strongest: this gives more correct matches than OpenCV's 0.04 and 10 for the same
-    number of keypoints.
+    number of keypoints. `selection` is how the `max_keypoints` are chosen: those of the highest
+    contrast, or those that are most likely found again (`vision.selection`).
     """
 
     max_keypoints: int = defaults.MAX_KEYPOINTS
@@ -53,6 +61,7 @@ class DetectOptions:
     duplicates: bool = False
     contrast_threshold: float = 0.01
     edge_threshold: float = 10_000.0
+    selection: Selection = "contrast"
 
     def __post_init__(self) -> None:
         if self.max_keypoints < 1:
@@ -61,16 +70,21 @@ class DetectOptions:
             raise InvalidParameter("contrast_threshold must be a finite number, at least 0")
         if not (math.isfinite(self.edge_threshold) and self.edge_threshold > 0):
             raise InvalidParameter("edge_threshold must be a finite number above 0")
+        if self.selection not in SELECTIONS:
+            raise InvalidParameter(
+                f"selection is {self.selection!r}, not one of {', '.join(SELECTIONS)}"
+            )
 
 
 def detect(
     image: Image, options: DetectOptions | None = None, mask: Mask | None = None
 ) -> Keypoints:
-    """Find the strongest DoG keypoints, strongest first, in pixels of the image as sent.
+    """Find DoG keypoints, those of the highest score first, in pixels of the image as sent.
 
-    Keypoints that `mask` ignores are neither returned nor counted. Equally strong keypoints are
-    sorted by position, scale and angle, so the same image always gives the same list. Keypoints in
-    flat regions are dropped: their descriptors are noise.
+    The score is the contrast, or contrast times sigma if `selection` is `repeatable`. Keypoints
+    that `mask` ignores are neither returned nor counted. Keypoints of equal score are sorted by
+    position, scale and angle, so the same image always gives the same list. Keypoints in flat
+    regions are dropped: their descriptors are noise.
     """
     options = options or DetectOptions()
 
@@ -79,9 +93,7 @@ def detect(
             return np.ones(len(rows), np.bool_)
         return mask.allows(image.to_sent(rows[:, :2]), image.size)
 
-    rows = _strongest(image.grey, options, is_allowed)
-    order = np.lexsort((rows[:, 3], rows[:, 2], rows[:, 0], rows[:, 1], -rows[:, 4]))
-    rows = rows[order[: options.max_keypoints]]
+    rows = _chosen(image.grey, options, is_allowed)
     scale = math.sqrt(float(np.prod(image.scale_xy)))
     xy = image.to_sent(rows[:, :2]).astype(np.float32)
     sigma, angle, score = rows[:, 2:].astype(np.float32).T
@@ -103,20 +115,34 @@ def to_opencv(keypoints: Keypoints, image: Image) -> list[cv2.KeyPoint]:
     ]
 
 
+def _chosen(grey: UInt8, options: DetectOptions, is_allowed: Callable[[Float64], Bool]) -> Float64:
+    """Return the rows of the keypoints that `selection` prefers, best first."""
+    if options.selection == "contrast":
+        rows = _strongest(grey, options, options.max_keypoints, is_allowed)
+        gives_way = np.zeros(len(rows), np.bool_)
+    else:
+        wanted = candidate_count(options.max_keypoints)
+        rows = _strongest(grey, options, wanted, is_allowed)
+        rows[:, 4] = repeatability_scores(rows)
+        gives_way = ~is_best_nearby(rows, grey.shape)
+    order = np.lexsort((rows[:, 3], rows[:, 2], rows[:, 0], rows[:, 1], -rows[:, 4], gives_way))
+    return np.asarray(rows[order[: options.max_keypoints]])
+
+
 def _strongest(
-    grey: UInt8, options: DetectOptions, is_allowed: Callable[[Float64], Bool]
+    grey: UInt8, options: DetectOptions, wanted: int, is_allowed: Callable[[Float64], Bool]
 ) -> Float64:
-    """Return rows of at least the `max_keypoints` strongest keypoints, or of all if fewer exist.
+    """Return rows of at least the `wanted` strongest keypoints, or of all if fewer exist.
 
     Weak keypoints cost as much as strong ones. So an estimated contrast threshold is tried first,
     then half of it; keypoints below the threshold could not be among the strongest.
     """
-    estimate = _estimate_threshold(grey, options.max_keypoints)
+    estimate = _estimate_threshold(grey, wanted)
     for threshold in (estimate, estimate / 2):
         if threshold > options.contrast_threshold:
             rows = _dog(grey, threshold, options)
             rows = rows[is_allowed(rows)]
-            if len(rows) >= options.max_keypoints:
+            if len(rows) >= wanted:
                 return rows
     rows = _dog(grey, options.contrast_threshold, options)
     return np.asarray(rows[is_allowed(rows)])

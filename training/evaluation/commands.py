@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from matchserve.vision.selection import Selection
 from training.errors import DataError
 from training.evaluation.protocol import (
     DEFAULT_CACHE,
@@ -108,6 +109,13 @@ def evaluate(
             "neighbours, the default of the service, or both beside OpenCV's SIFT with ratio 0.8."
         ),
     ] = "raw",
+    selection: Annotated[
+        Selection | None,
+        typer.Option(
+            help="How keypoints are chosen, one for each position; that of the pipeline if not "
+            "given (homography, pose, wide)."
+        ),
+    ] = None,
     cache: Annotated[Path, typer.Option(help="Folder to cache predictions in.")] = DEFAULT_CACHE,
 ) -> None:
     """Measure models on a benchmark; sift and rootsift are always measured too."""
@@ -124,6 +132,7 @@ def evaluate(
         seed=seed,
         threads=threads,
         pipeline=pipeline,
+        selection=selection,
         cache=cache,
     )
     options = replace(options, workspace=cache / "work")

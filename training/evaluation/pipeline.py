@@ -84,8 +84,10 @@ def raw_name(model: str) -> str:
 
 def pipeline_protocol(options: Options, raw_estimator: str) -> dict[str, str]:
     """Name the matcher and the estimator of the protocol's pipeline."""
-    raw = {"matcher": "mutual nearest neighbour", "estimator": raw_estimator}
+    chosen = {} if options.selection is None else {"selection": options.selection}
+    raw = {"matcher": "mutual nearest neighbour", "estimator": raw_estimator, **chosen}
     default = {
+        **chosen,
         "matcher": f"default pipeline, confidence at least {defaults.MIN_CONFIDENCE:g}, refined",
         "estimator": "PoseLib, progressive sampling by confidence",
     }
@@ -117,7 +119,11 @@ def matcher_options(options: Options) -> MatcherOptions:
     return replace(
         DEFAULT_OPTIONS,
         judge=replace(DEFAULT_OPTIONS.judge, min_confidence=defaults.SUPPORT_CONFIDENCE),
-        detect=replace(DEFAULT_OPTIONS.detect, max_keypoints=options.max_keypoints),
+        detect=replace(
+            DEFAULT_OPTIONS.detect,
+            max_keypoints=options.max_keypoints,
+            selection=options.selection or DEFAULT_OPTIONS.detect.selection,
+        ),
         match=MatchOptions(ratio=options.ratio),
         verify=replace(DEFAULT_OPTIONS.verify, kind="none"),
         max_side=0,

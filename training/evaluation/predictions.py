@@ -63,7 +63,7 @@ def predict(model: Model, data: ImageSet, options: Options) -> Predictions:
         model=model.stamp,
         data=data.digest,
         pairs=data.pairs,
-        **options.protocol("max_keypoints", "ratio"),
+        **options.protocol("max_keypoints", "ratio", "selection"),
     )
     arrays = cached(
         options.cache / f"matches-{model.name}-{stamp}.npz",
@@ -79,11 +79,17 @@ def find_keypoints(data: ImageSet, options: Options) -> Arrays:
     Each array has a first row (width, height, 0, 0, 0), then rows (x, y, sigma, angle, score).
     """
     stamp = stamp_of(
-        data=data.digest, images=sorted(data.images), **options.protocol("max_keypoints")
+        data=data.digest,
+        images=sorted(data.images),
+        **options.protocol("max_keypoints", "selection"),
     )
 
     def detect_all() -> Arrays:
-        rule = DetectOptions(max_keypoints=options.max_keypoints, duplicates=True)
+        rule = DetectOptions(
+            max_keypoints=options.max_keypoints,
+            duplicates=options.selection is None,
+            selection=options.selection or "contrast",
+        )
         rows = {}
         for name, load in progress(data.images.items(), total=len(data.images), label="keypoints"):
             image = load()

@@ -13,6 +13,7 @@ from matchserve.models.card import ModelCard
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.handcrafted import NAMES as HANDCRAFTED
 from matchserve.models.registry import load_descriptor
+from matchserve.vision.selection import Selection
 from training.errors import DataError
 
 DEFAULT_CACHE = Path("runs/predictions")
@@ -26,8 +27,9 @@ class Options:
     `threshold_px` is the inlier threshold of the robust estimator. `limit` is the maximum number of
     images or pairs, for benchmarks that can use any number. `pattern` selects sequences by name;
     `split` is that of HPatches. `pipeline` is "raw" for all mutual nearest neighbours,
-    "default" for what the service returns by default, or "both", beside OpenCV's SIFT. `cache`
-    holds predictions, `workspace` temporary files.
+    "default" for what the service returns by default, or "both", beside OpenCV's SIFT.
+    `selection` chooses keypoints in another way than the pipeline does, and keeps one keypoint for
+    each position. `cache` holds predictions, `workspace` temporary files.
     """
 
     max_keypoints: int = 2048
@@ -39,6 +41,7 @@ class Options:
     split: str = "a"
     threads: int | None = None
     pipeline: Pipeline = "raw"
+    selection: Selection | None = None
     cache: Path = DEFAULT_CACHE
     workspace: Path = field(default_factory=lambda: Path("runs/evaluation"))
 
