@@ -35,5 +35,8 @@ SUPPORT_CONFIDENCE = 0.1
 REFINE: Literal["affine"] = "affine"
 """How matched points are refined to a fraction of a pixel."""
 
+SELECTION: Literal["contrast"] = "contrast"
+"""Which of the keypoints are used."""
+
 ORIENTATION: Literal["auto"] = "auto"
 """Whether patches are turned by the orientation of their keypoint."""

@@ -54,7 +54,7 @@ class Options:
 
 DEFAULT_OPTIONS = Options()
 RAW_OPTIONS = Options(
-    detect=DetectOptions(duplicates=True),
+    detect=DetectOptions(duplicates=True, selection="contrast"),
     judge=JudgeOptions(min_confidence=0.0, refine="none"),
     orientation="oriented",
 )

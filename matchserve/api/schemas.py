@@ -23,6 +23,7 @@ from matchserve.settings import Settings
 from matchserve.types import DescriptorKind
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
+from matchserve.vision.selection import Selection
 
 
 class ModelChoice(Strict):
@@ -52,6 +53,13 @@ class DetectFields(ModelChoice):
         bool,
         Field(description="Keep keypoints that share a position and differ in orientation only."),
     ] = False
+    selection: Annotated[
+        Selection,
+        Field(
+            description="Which keypoints are used: those of the highest contrast, or those that "
+            "are most likely found again in another image."
+        ),
+    ] = defaults.SELECTION
     max_side: Annotated[
         int | None,
         Field(
@@ -73,6 +81,7 @@ class DetectFields(ModelChoice):
                 max_keypoints=self.max_keypoints or default_keypoints(settings),
                 upright=self.upright,
                 duplicates=self.duplicates,
+                selection=self.selection,
             ),
             exif=self.exif,
             max_side=settings.working_side if self.max_side is None else self.max_side,

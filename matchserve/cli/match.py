@@ -22,6 +22,7 @@ from matchserve.cli.options import (
     MaxSide,
     ModelsDir,
     ProviderOption,
+    SelectionOption,
     Server,
     Upright,
 )
@@ -99,6 +100,7 @@ def match(
     camera1: CameraOfSecond = None,
     upright: Upright = False,
     duplicates: Duplicates = False,
+    selection: SelectionOption = defaults.SELECTION,
     max_side: MaxSide = defaults.MAX_SIDE,
     max_pixels: MaxPixels = LIBRARY_LIMITS.max_pixels,
     exif: Exif = "apply",
@@ -119,12 +121,18 @@ def match(
             "max_keypoints": max_keypoints, "ratio": ratio, "verify": verify,
             "threshold_px": threshold_px, "upright": upright, "max_side": max_side, "exif": exif,
             "min_confidence": min_confidence, "refine": refine, "orientation": orientation,
-            "duplicates": duplicates, "camera": camera, "camera0": camera0, "camera1": camera1,
+            "duplicates": duplicates, "selection": selection,
+            "camera": camera, "camera0": camera0, "camera1": camera1,
         }  # fmt: skip
         _match_on_server(server, (image0, image1), fields, (json, npz, draw))
         return
     options = Options(
-        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright, duplicates=duplicates),
+        detect=DetectOptions(
+            max_keypoints=max_keypoints,
+            upright=upright,
+            duplicates=duplicates,
+            selection=selection,
+        ),
         max_side=max_side,
         judge=JudgeOptions(min_confidence, refine),
         orientation=orientation,

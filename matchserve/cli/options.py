@@ -9,6 +9,7 @@ import typer
 
 from matchserve.settings import Settings
 from matchserve.vision.cameras import TEXT_FORMS
+from matchserve.vision.selection import Selection
 
 ImageFile = Annotated[
     Path, typer.Argument(help="JPEG, PNG, WebP or TIFF file; with --server not TIFF.")
@@ -56,6 +57,13 @@ Upright = Annotated[
 Duplicates = Annotated[
     bool,
     typer.Option(help="Keep keypoints that share a position and differ in orientation only."),
+]
+SelectionOption = Annotated[
+    Selection,
+    typer.Option(
+        help="Which keypoints are used: those of the highest contrast, or those that are most "
+        "likely found again in the other image."
+    ),
 ]
 CameraOfBoth = Annotated[
     str | None,

@@ -61,7 +61,7 @@ class DetectOptions:
     duplicates: bool = False
     contrast_threshold: float = 0.01
     edge_threshold: float = 10_000.0
-    selection: Selection = "contrast"
+    selection: Selection = defaults.SELECTION
 
     def __post_init__(self) -> None:
         if self.max_keypoints < 1:
