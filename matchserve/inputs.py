@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, TypeAlias
@@ -46,7 +47,12 @@ def as_input(source: ImageSource) -> ImageInput:
     return source if isinstance(source, ImageInput) else ImageInput(source)
 
 
-def find_keypoints(image: Image, given: ImageInput, options: DetectOptions) -> Keypoints:
+def find_keypoints(
+    image: Image,
+    given: ImageInput,
+    options: DetectOptions,
+    detector: Callable[[Image, DetectOptions, Mask | None], Keypoints] = detect,
+) -> Keypoints:
     """Detect keypoints outside of the mask, or return the given points.
 
     Raises:
@@ -54,4 +60,4 @@ def find_keypoints(image: Image, given: ImageInput, options: DetectOptions) -> K
     """
     if given.points is not None:
         return place(given.points, image, is_upright=options.upright)
-    return detect(image, options, given.mask)
+    return detector(image, options, given.mask)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 
 from matchserve import defaults
 from matchserve.clock import Call, one_thread
+from matchserve.decoding.detection import Detector, detect_here
 from matchserve.errors import InvalidParameter
 from matchserve.feature_cache import FeatureCache, content_key
 from matchserve.files import read_file
@@ -82,6 +84,8 @@ class Matcher:
         self._executor = executor
         self.decoder: Decoder = InProcessDecoder(limits)
         """Decodes images; the service sets one whose processes can be killed."""
+        self.detector: Detector = detect_here
+        """Finds keypoints; the service sets one that can be stopped at a deadline."""
 
     def match(
         self,
@@ -290,7 +294,10 @@ class Matcher:
         """Find and describe the keypoints of an image, and cache them."""
         image = self._image(source, options, call)
         with call.clock.stage("detect"):
-            keypoints = off_main_thread(find_keypoints, image, source.given, detect_options)
+            detector = partial(self.detector, call.clock.deadline)
+            keypoints = off_main_thread(
+                find_keypoints, image, source.given, detect_options, detector
+            )
         with call.clock.stage("describe"):
             descriptors = self.descriptor.describe(image, keypoints, call)
         card = self.descriptor.card

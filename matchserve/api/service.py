@@ -16,6 +16,7 @@ from matchserve.api.events import EventFeed
 from matchserve.api.metrics import Metrics
 from matchserve.api.requests import FORMATS
 from matchserve.clock import Call, ClientDeparted, Deadline, StageClock
+from matchserve.decoding.detection import detect_killable
 from matchserve.decoding.pool import DecoderPool
 from matchserve.engine.admission import Admission
 from matchserve.engine.served_models import (
@@ -221,7 +222,7 @@ class Service:
     def _load_models(self) -> Models:
         settings = self.settings
         resources = MatcherResources(
-            settings.limits(), self.cache, self._second_image, self.decoders
+            settings.limits(), self.cache, self._second_image, self.decoders, detect_killable
         )
         options = LoadOptions(
             settings.models_dir,

@@ -68,14 +68,19 @@ def _read(shared: int, size: int) -> bytes:
     return data
 
 
-def _confine(memory_bytes: int) -> None:
-    """End with the parent, write no core file, gain no rights, and limit the memory."""
-    Pillow.init()  # all plugins now: later there may be no memory for them
+def end_with_parent() -> None:
+    """End when the parent ends, write no core file, and gain no rights."""
     control = getattr(ctypes.CDLL(None), "prctl", None)
     if control is not None:
         control(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         control(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _confine(memory_bytes: int) -> None:
+    """Confine this process to its parent's life and to a limit of memory."""
+    Pillow.init()  # all plugins now: later there may be no memory for them
+    end_with_parent()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     allowed = pages * resource.getpagesize() + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))

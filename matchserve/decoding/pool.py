@@ -144,7 +144,7 @@ class _Decoder:
                     *(str(theirs.fileno()), str(self._shared), str(memory_bytes)),
                 ],
                 pass_fds=(theirs.fileno(), self._shared),
-                env=_environment(),
+                env=child_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the service, which finishes its requests
@@ -162,7 +162,7 @@ class _Decoder:
                 raise _DecoderFailed
             self._is_ready = True
         self.is_idle = False
-        _write(self._shared, memoryview(data).cast("B"))
+        write_all(self._shared, memoryview(data).cast("B"))
         self._connection.sendall(DecodeRequest(len(data), options).to_line())
         reply = self._reply(deadline)
         self.is_idle = True
@@ -202,26 +202,32 @@ class _Decoder:
         pixels = np.empty(shape, np.uint8)
         if os.fstat(self._shared).st_size != pixels.nbytes:
             raise CorruptImage("the image broke its decoder")
-        _read_into(self._shared, pixels.data.cast("B"))
+        read_into(self._shared, pixels.data.cast("B"))
         if pixels.nbytes > _KEPT_BYTES:
             os.ftruncate(self._shared, 0)
         return pixels
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of a decoder: no settings, no secrets, one thread."""
+def child_environment() -> dict[str, str]:
+    """Return the environment of a child process: no settings, no secrets, one thread."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("MATCHSERVE_")}
     paths = [str(_PACKAGE_ROOT), *filter(None, [kept.get("PYTHONPATH")])]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
 
 
-def _write(descriptor: int, data: memoryview) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write data at the beginning of a file."""
     written = 0
     while written < len(data):
         written += os.pwrite(descriptor, data[written:], written)
 
 
-def _read_into(descriptor: int, buffer: memoryview) -> None:
+def read_into(descriptor: int, buffer: memoryview) -> None:
+    """Fill a buffer from the beginning of a file.
+
+    Raises:
+        CorruptImage: the file is shorter.
+    """
     position = 0
     while position < len(buffer):
         count = os.preadv(descriptor, [buffer[position:]], position)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.clock import Call, Deadline
+from matchserve.decoding.detection import Detector, detect_here
 from matchserve.engine.batcher import Batcher, BatchPolicy
 from matchserve.errors import ModelError
 from matchserve.feature_cache import FeatureCache
@@ -46,6 +47,7 @@ class MatcherResources:
     cache: FeatureCache | None = None
     executor: Executor | None = None
     decoder: Decoder | None = None
+    detector: Detector = detect_here
 
 
 class ServedModel:
@@ -82,6 +84,7 @@ class ServedModel:
         )
         if resources.decoder is not None:
             self.matcher.decoder = resources.decoder
+        self.matcher.detector = resources.detector
 
     @property
     def card(self) -> ModelCard:

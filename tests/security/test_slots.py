@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from matchserve.pattern import generate
+from matchserve.types import Image
+from matchserve.vision.keypoints import DetectOptions, detect
 from tests.conftest import encoded
 from tests.in_process import served
 from tests.security import corpus
@@ -43,6 +45,37 @@ def test_a_slot_is_free_one_second_after_the_deadline() -> None:
         assert min(free_after) <= 1 + 1 + 0.5  # the deadline, a second, and a busy machine
         answer = client.post("/v1/match", files={"image0": GOOD, "image1": GOOD})
         assert answer.status_code == 200
+
+
+@pytest.mark.slow
+def test_a_full_size_image_gives_its_slot_back_at_the_deadline(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """OpenCV cannot be stopped, so large images are searched in a process that is killed."""
+    large = generate((3000, 3000), seed=3)
+    start = time.monotonic()
+    detect(Image(large, (3000, 3000)), DetectOptions())
+    whole_s = time.monotonic() - start
+    deadline_s = max(1.0, whole_s / 4)
+    files = {"image0": encoded(large), "image1": GOOD}
+    late = []
+    with served(default_model="rootsift", deadline_s=deadline_s, cache_bytes=0) as (
+        client,
+        service,
+    ):
+        for _ in range(3):
+            start = time.monotonic()
+            answer = client.post("/v1/match", files=files, data={"max_side": "0"}, timeout=120)
+            assert answer.status_code == 504
+            while service.admission.running:
+                time.sleep(0.01)
+            late.append(time.monotonic() - start - deadline_s)
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\n9 megapixels: detection {whole_s:.1f} s, deadline {deadline_s:.1f} s, slot free "
+            f"{min(late):.2f} s after it"
+        )
+    assert min(late) <= max(1.0, whole_s / 4)
 
 
 def test_readyz_says_when_every_slot_is_stuck(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from matchserve import matcher
 from matchserve.clock import Call, ClientDeparted, Deadline, StageClock
+from matchserve.decoding import detection
 from matchserve.engine.batcher import BatchPolicy
 from matchserve.engine.served_models import MatcherResources, ServedModel
 from matchserve.errors import DeadlineExceeded
@@ -92,7 +92,7 @@ def test_a_request_runs_on_as_many_threads_as_it_may(
         seen.add(threading.get_ident())
         return detect(*args)
 
-    monkeypatch.setattr(matcher, "detect", watched)
+    monkeypatch.setattr(detection, "detect", watched)
     with ThreadPoolExecutor(1) as requests:
         requests.submit(lambda: rootsift.matcher.match(*pair, call=call(threads))).result()
     assert len(seen) == threads
