@@ -10,26 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.client_results import ClientMatch as ClientMatch
+from matchserve.client_results import match_from_fields, read_match, unpack
+from matchserve.client_sources import Source as Source
+from matchserve.client_sources import form, image_bytes
 from matchserve.encoding import features_from_npz, features_npz
 from matchserve.errors import CapacityError, InvalidParameter, MatchServeError
-from matchserve.files import read_file
-from matchserve.types import Features, Float32, Int32, UInt8
-
-Source: TypeAlias = bytes | str | PathLike[str]
-"""Encoded bytes, or a path to an image file."""
+from matchserve.types import Features, UInt8
 
 NPZ = "application/x-npz"
+MSGPACK = "application/msgpack"
 # A busy service says when to try again; this is the wait if it does not.
 RETRY_STATUSES = (429, 502, 503)
 DEFAULT_WAIT_S = 1.0
@@ -52,37 +53,6 @@ class Unreachable(CapacityError):
     """No service could be reached at the address."""
 
     code = "unreachable"
-
-
-@dataclass(frozen=True, slots=True)
-class ClientMatch:
-    """The result of a match: keypoints of both images, index pairs, points, and the geometry.
-
-    `match_confidence` is the probability that each match is right, None if the model gives none;
-    `confidence` is that of the geometry. `points1` are refined where `refined` says so, and
-    `affine` (M, 2, 2) are the local maps, None without refinement. With `verify="pose"`,
-    `geometry_pose` is (R | t), 3x4, and `geometry_cameras` are the cameras that were used.
-    """
-
-    model: str
-    keypoints0: Float32
-    keypoints1: Float32
-    matches: Int32
-    scores: Float32
-    inliers: NDArray[np.bool_]
-    geometry_kind: str
-    geometry_matrix: NDArray[np.float64] | None
-    confidence: float
-    same_scene: float | None
-    points0: Float32
-    points1: Float32
-    match_confidence: Float32 | None
-    refined: NDArray[np.bool_]
-    affine: Float32 | None
-    orientation: str
-    geometry_reason: str
-    geometry_pose: NDArray[np.float64] | None
-    geometry_cameras: tuple[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,36 +91,47 @@ def _base_url(url: str) -> str:
     return url if "://" in url else f"http://{url}"
 
 
-def _bytes(source: Source) -> bytes:
-    return source if isinstance(source, bytes) else read_file(Path(source))
-
-
-def _fields(options: dict[str, Any]) -> dict[str, str]:
-    """Convert options to form fields; None means the default of the service."""
-    texts = {True: "true", False: "false"}
-    return {
-        name: texts[value] if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-        if value is not None
-    }
-
-
 def _match_call(image0: Source, image1: Source, options: dict[str, Any], accept: str) -> _Call:
-    files = {"image0": _bytes(image0), "image1": _bytes(image1)}
-    return _Call("POST", "/v1/match", accept, {"files": files, "data": _fields(options)})
+    files = {"image0": image_bytes(image0), "image1": image_bytes(image1)}
+    return _Call("POST", "/v1/match", accept, form(files, options))
 
 
-def _features_call(image: Source, options: dict[str, Any]) -> _Call:
-    arguments = {"files": {"image": _bytes(image)}, "data": _fields(options)}
-    return _Call("POST", "/v1/features", NPZ, arguments)
+def _batch_call(
+    images: Sequence[Source], pairs: Sequence[tuple[int, int]] | None, options: dict[str, Any]
+) -> _Call:
+    files = {f"image{n}": image_bytes(image) for n, image in enumerate(images)}
+    if pairs is not None:
+        options = {**options, "pairs": json.dumps([[int(i) for i in pair] for pair in pairs])}
+    return _Call("POST", "/v1/match/batch", MSGPACK, form(files, options))
+
+
+def _features_call(image: Source, options: dict[str, Any], accept: str = NPZ) -> _Call:
+    return _Call("POST", "/v1/features", accept, form({"image": image_bytes(image)}, options))
+
+
+def _store_image_call(image: Source, options: dict[str, Any]) -> _Call:
+    stored = {**options, "store": True, "descriptors": "none"}
+    return _features_call(image, stored, "application/json")
+
+
+def _store_call(features: Features) -> _Call:
+    arguments = {"files": {"features": features_npz(features)}}
+    return _Call("POST", "/v1/features/stored", arguments=arguments)
 
 
 def _match_features_call(
-    features0: Features, features1: Features, options: dict[str, Any]
+    features0: Features | str, features1: Features | str, options: dict[str, Any]
 ) -> _Call:
-    files = {"features0": features_npz(features0), "features1": features_npz(features1)}
-    arguments = {"files": files, "data": _fields(options)}
-    return _Call("POST", "/v1/features/match", NPZ, arguments)
+    files, named = {}, dict(options)
+    for name, side in (("features0", features0), ("features1", features1)):
+        if isinstance(side, str):
+            named[f"{name}_id"] = side
+        else:
+            files[name] = features_npz(side)
+    arguments = form(files, named)
+    # Without a file, httpx would send the fields as a URL-encoded form.
+    fields = {name: (None, text) for name, text in arguments["data"].items()}
+    return _Call("POST", "/v1/features/match", MSGPACK, {"files": {**arguments["files"], **fields}})
 
 
 def _patches_call(patches: UInt8, model: str | None) -> _Call:
@@ -164,34 +145,15 @@ def _patches_call(patches: UInt8, model: str | None) -> _Call:
     return _Call("POST", "/v1/patches", NPZ, arguments)
 
 
-def _read_match(answer: httpx.Response) -> ClientMatch:
-    with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
-        matrix, cameras = arrays["geometry_matrix"], arrays["geometry_cameras"]
-        return ClientMatch(
-            model=str(arrays["model"]),
-            keypoints0=arrays["keypoints0"],
-            keypoints1=arrays["keypoints1"],
-            matches=arrays["matches"],
-            scores=arrays["scores"],
-            inliers=arrays["inliers"],
-            geometry_kind=str(arrays["geometry_kind"]),
-            geometry_matrix=None if np.isnan(matrix).any() else matrix,
-            confidence=float(arrays["geometry_confidence"]),
-            same_scene=None if np.isnan(arrays["same_scene"]) else float(arrays["same_scene"]),
-            points0=arrays["points0"],
-            points1=arrays["points1"],
-            match_confidence=_unless_nan(arrays["confidence"]),
-            refined=arrays["refined"],
-            affine=_unless_nan(arrays["affine"]),
-            orientation=str(arrays["orientation"]),
-            geometry_reason=str(arrays["geometry_reason"]),
-            geometry_pose=_unless_nan(arrays["geometry_pose"]),
-            geometry_cameras=(str(cameras[0]), str(cameras[1])) if cameras[0] else None,
-        )
-
-
-def _unless_nan(values: NDArray[Any]) -> NDArray[Any] | None:
-    return None if np.isnan(values).any() else values
+def _read_batch(answer: httpx.Response) -> list[ClientMatch | ServiceError]:
+    results: list[ClientMatch | ServiceError] = []
+    for item in unpack(answer.content)["results"]:
+        problem = item["error"]
+        if problem is None:
+            results.append(match_from_fields(item["result"]))
+        else:
+            results.append(ServiceError(int(problem["status"]), problem))
+    return results
 
 
 def _read_rows(answer: httpx.Response) -> NDArray[Any]:
@@ -233,7 +195,7 @@ class Client:
         Raises:
             ServiceError: the service returned an error.
         """
-        return _read_match(self._send(_match_call(image0, image1, options, NPZ)))
+        return read_match(self._send(_match_call(image0, image1, options, MSGPACK)).content)
 
     def match_as(self, media_type: str, image0: Source, image1: Source, **options: Any) -> bytes:
         """Match two images and return the body as the media type `accept`."""
@@ -243,11 +205,35 @@ class Client:
         """Describe an image; options are the fields of POST /v1/features."""
         return features_from_npz(self._send(_features_call(image, options)).content)
 
+    def match_many(
+        self,
+        images: Sequence[Source],
+        pairs: Sequence[tuple[int, int]] | None = None,
+        **options: Any,
+    ) -> list[ClientMatch | ServiceError]:
+        """Match pairs of images, which are sent once; every two images by default.
+
+        A pair that fails has its error in the list.
+
+        Raises:
+            ServiceError: the service refused the whole request.
+        """
+        return _read_batch(self._send(_batch_call(images, pairs, options)))
+
+    def store(self, features: Features) -> str:
+        """Store features in the service and return the id that names them afterwards."""
+        return str(self._send(_store_call(features)).json()["id"])
+
+    def store_image(self, image: Source, **options: Any) -> str:
+        """Describe an image and store its features in the service; return their id."""
+        return str(self._send(_store_image_call(image, options)).json()["id"])
+
     def match_features(
-        self, features0: Features, features1: Features, **options: Any
+        self, features0: Features | str, features1: Features | str, **options: Any
     ) -> ClientMatch:
-        """Match two described images."""
-        return _read_match(self._send(_match_features_call(features0, features1, options)))
+        """Match two described images; a text is the id of stored features."""
+        call = _match_features_call(features0, features1, options)
+        return read_match(self._send(call).content)
 
     def patches(self, patches: UInt8, model: str | None = None) -> NDArray[Any]:
         """Return one descriptor row for each of (N, S, S) uint8 patches."""
@@ -320,18 +306,35 @@ class AsyncClient:
         Raises:
             ServiceError: the service returned an error.
         """
-        return _read_match(await self._send(_match_call(image0, image1, options, NPZ)))
+        return read_match((await self._send(_match_call(image0, image1, options, MSGPACK))).content)
 
     async def features(self, image: Source, **options: Any) -> Features:
         """Describe an image; options are the fields of POST /v1/features."""
         return features_from_npz((await self._send(_features_call(image, options))).content)
 
+    async def match_many(
+        self,
+        images: Sequence[Source],
+        pairs: Sequence[tuple[int, int]] | None = None,
+        **options: Any,
+    ) -> list[ClientMatch | ServiceError]:
+        """Match pairs of images, which are sent once; every two images by default."""
+        return _read_batch(await self._send(_batch_call(images, pairs, options)))
+
+    async def store(self, features: Features) -> str:
+        """Store features in the service and return the id that names them afterwards."""
+        return str((await self._send(_store_call(features))).json()["id"])
+
+    async def store_image(self, image: Source, **options: Any) -> str:
+        """Describe an image and store its features in the service; return their id."""
+        return str((await self._send(_store_image_call(image, options))).json()["id"])
+
     async def match_features(
-        self, features0: Features, features1: Features, **options: Any
+        self, features0: Features | str, features1: Features | str, **options: Any
     ) -> ClientMatch:
-        """Match two described images."""
+        """Match two described images; a text is the id of stored features."""
         call = _match_features_call(features0, features1, options)
-        return _read_match(await self._send(call))
+        return read_match((await self._send(call)).content)
 
     async def patches(self, patches: UInt8, model: str | None = None) -> NDArray[Any]:
         """Return one descriptor row for each of (N, S, S) uint8 patches."""

@@ -10,6 +10,7 @@ MatchServeError
 ├── RequestError               a request cannot be fulfilled
 │   ├── InvalidParameter       a value is out of its range or of the wrong type
 │   ├── UnknownModel           there is no model of that name
+│   ├── UnknownFeatures        no features of that id are stored
 │   ├── MissingInput           a file cannot be read
 │   ├── FeatureMismatch        features of different models cannot be matched
 │   ├── PayloadTooLarge        the request body is too large
@@ -125,6 +126,12 @@ class UnknownModel(RequestError):
     """There is no model of that name."""
 
     code, status = "unknown_model", 404
+
+
+class UnknownFeatures(RequestError):
+    """No features of that id are stored for this client."""
+
+    code, status = "unknown_features", 404
 
 
 class MissingInput(RequestError):

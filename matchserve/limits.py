@@ -9,6 +9,9 @@ from matchserve.errors import InvalidParameter
 MIN_PATCH_SIZE, MAX_PATCH_SIZE = 8, 128
 """Range of the side of a model's patches, in samples."""
 
+MAX_BATCH_IMAGES = 40
+"""Largest number of images that a setting may allow in a batch; a form has at most 64 parts."""
+
 MIN_WORKING_SIDE = 16
 """Smallest side that an image may be reduced to."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,6 +26,7 @@ from matchserve.files import read_regular_file
 from matchserve.hardware import available_cpus, memory_limit_bytes
 from matchserve.limits import (
     DEFAULT_QUOTAS,
+    MAX_BATCH_IMAGES,
     MIN_WORKING_SIDE,
     SERVICE_LIMITS,
     Limits,
@@ -92,6 +94,10 @@ class Settings(BaseSettings):
     """Maximum number of keypoints per image that a request may ask for."""
     max_patches: Positive = 16_384
     """Maximum number of patches in one request."""
+    max_batch_images: Annotated[int, Field(ge=2, le=MAX_BATCH_IMAGES)] = 16
+    """Maximum number of images in a request to /v1/match/batch."""
+    max_batch_pairs: Positive = 32
+    """Maximum number of pairs in a request to /v1/match/batch."""
     working_side: Annotated[int, Field(ge=0)] = defaults.MAX_SIDE
     """Longest side of the copy on which keypoints are found, if the request does not set
     `max_side`; 0 for the full size. Coordinates are always those of the image as sent."""
@@ -114,6 +120,12 @@ class Settings(BaseSettings):
     device."""
     cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
     """Size of the cache of features of images seen before; 0 for none."""
+
+    store_bytes: Annotated[int, Field(ge=0)] = 128_000_000
+    """Size of the features that clients may store to name them by id; 0 for none. Several workers
+    store none, because each would have its own."""
+    store_s: Annotated[float, Field(gt=0, le=86_400)] = 3600.0
+    """Time after which stored features that were not used are dropped."""
 
     deadline_s: Seconds = 30.0
     """Maximum time from a request's complete head to its response, with the time to receive its
@@ -155,6 +167,9 @@ class Settings(BaseSettings):
     quota_queued_jobs: Positive = DEFAULT_QUOTAS.queued_jobs
     """Maximum number of queued jobs per API key; one runs at a time."""
 
+    cors_origins: str = ""
+    """Origins whose pages may call the service from a browser, separated by commas, such as
+    `https://example.org`; `*` for every page, and by default none."""
     api_keys: SecretStr | None = None
     """API keys, separated by commas. If there are any, requests to /v1 and /v2 need one."""
     api_keys_file: Path | None = None
@@ -168,8 +183,16 @@ class Settings(BaseSettings):
     @field_validator("trusted_proxies")
     @classmethod
     def _check_proxies(cls, value: str) -> str:
-        for network in filter(None, (part.strip() for part in value.split(","))):
+        for network in _listed(value):
             ipaddress.ip_network(network, strict=False)
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, value: str) -> str:
+        for origin in _listed(value):
+            if origin != "*" and not re.fullmatch(r"https?://[^/\s@?#]+", origin):
+                raise ValueError(f"{origin!r} is not an origin such as https://example.org")
         return value
 
     @field_validator("working_side")
@@ -243,7 +266,11 @@ class Settings(BaseSettings):
 
     def proxies(self) -> tuple[str, ...]:
         """Return the addresses and networks of trusted proxies."""
-        return tuple(filter(None, (part.strip() for part in self.trusted_proxies.split(","))))
+        return _listed(self.trusted_proxies)
+
+    def origins(self) -> tuple[str, ...]:
+        """Return the origins whose pages may call the service."""
+        return _listed(self.cors_origins)
 
     def keys(self) -> tuple[str, ...]:
         """Return the API keys of the variable and of the file; lines with `#` are comments.
@@ -265,6 +292,11 @@ class Settings(BaseSettings):
             lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
             keys += _nonempty(lines, f"{PREFIX}API_KEYS_FILE")
         return tuple(keys)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """Return the parts of a text that are separated by commas."""
+    return tuple(filter(None, (part.strip() for part in text.split(","))))
 
 
 def _nonempty(texts: Iterable[str], name: str) -> list[str]:

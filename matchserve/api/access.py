@@ -76,6 +76,11 @@ class RateLimit:
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
 
+    def charge(self, client: bytes, count: int) -> None:
+        """Take `count` tokens, even if that leaves a debt."""
+        if self._per_second and count > 0:
+            self._buckets[client] = (self._tokens(client) - count, self._clock())
+
     def _tokens(self, client: bytes) -> float:
         """Return the tokens in a client's bucket, which fills at a constant rate."""
         now = self._clock()
@@ -114,6 +119,11 @@ class Access:
         if self._keys.is_empty:
             return "public"
         return hashlib.sha256(b"owner:" + _sent_key(request)).hexdigest()[:32]
+
+    def charge(self, request: Request, count: int) -> None:
+        """Count `count` more requests, even beyond the limit: later ones wait until it is paid."""
+        address = request.client.host.encode() if request.client else b""
+        self._rate.charge(address if self._keys.is_empty else _sent_key(request), count)
 
     def _check_key(self, address: bytes, key: bytes) -> None:
         known = (address, hashlib.sha256(key).digest())

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -19,9 +20,11 @@ from matchserve.api import (
     kserve,
     openapi,
     routes,
+    routes_batch,
     routes_collections,
     routes_info,
     routes_jobs,
+    routes_stored,
 )
 from matchserve.api.errors import from_http_exception, problem_response
 from matchserve.api.middleware import RequestContext
@@ -32,6 +35,12 @@ from matchserve.errors import CapacityError, InvalidParameter, MatchServeError
 from matchserve.memory import return_freed
 from matchserve.settings import Settings, load_settings
 
+CORS: dict[str, Any] = {
+    "allow_methods": ("GET", "POST", "DELETE"),
+    "allow_headers": ("Authorization", "Content-Type", "X-API-Key", "X-Request-ID"),
+    "expose_headers": ("Retry-After", "Server-Timing", "X-Request-ID"),
+    "max_age": 600,
+}
 LAG_PERIOD_S = 0.25
 IDLE_S = 5.0
 
@@ -63,6 +72,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.service = service
     for router in (
+        routes_batch.router,
+        routes_stored.router,
         routes.router,
         routes_collections.router,
         routes_jobs.router,
@@ -73,6 +84,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     ):
         app.include_router(router)
     app.mount("/assets", StaticFiles(directory=routes_info.WEB), name="assets")
+    if origins := service.settings.origins():
+        # Inside of the context, so that preflight requests are logged and counted too.
+        app.add_middleware(CORSMiddleware, allow_origins=origins, **CORS)
     app.add_middleware(RequestContext, metrics=service.metrics)
     app.add_exception_handler(MatchServeError, _handle)
     app.add_exception_handler(HTTPException, _handle)

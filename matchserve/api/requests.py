@@ -112,32 +112,66 @@ def parse_describe(body: Body, settings: Settings) -> ImagesRequest[DescribeFiel
     return _images({"image": image}, ("image",), parsed, settings)
 
 
-def parse_features_match(body: Body, settings: Settings, card_of: CardOf) -> FeaturesRequest:
-    """Parse the body of POST /v1/features/match.
+def parse_features_match(
+    body: Body, settings: Settings, card_of: CardOf, stored: Callable[[str], Features]
+) -> FeaturesRequest:
+    """Parse the body of POST /v1/features/match; `stored` returns features by their id.
 
     Raises:
-        MatchServeError: the body does not fit the schema.
+        MatchServeError: the body does not fit the schema, or there are no such features.
     """
+    files: dict[str, bytes] = {}
+    fields: FeaturesMatchFields
     if body.media_type == JSON:
-        parsed = validated(FeaturesMatchJson, parse_object(body.data), is_text=False)
-        return FeaturesRequest(
-            (_features(parsed.features0, card_of), _features(parsed.features1, card_of)), parsed
-        )
-    form = _form(body, settings, "features0", "features1")
-    fields = validated(FeaturesMatchFields, form.fields, is_text=True)
-    missing = [name for name in ("features0", "features1") if name not in form.files]
-    if missing:
-        raise InvalidParameter(f"{missing[0]} was not sent")
+        fields = validated(FeaturesMatchJson, parse_object(body.data), is_text=False)
+    else:
+        form = _form(body, settings, "features0", "features1")
+        fields, files = validated(FeaturesMatchFields, form.fields, is_text=True), form.files
     first, second = (
-        _features_of_file(form.files[name], name, settings.max_image_bytes)
+        _features_side(fields, files, name, settings, card_of, stored)
         for name in ("features0", "features1")
     )
     return FeaturesRequest((first, second), fields)
 
 
-def check_features(
-    features: tuple[Features, Features], card: ModelCard, settings: Settings
-) -> None:
+def _features_side(
+    fields: FeaturesMatchFields,
+    files: dict[str, bytes],
+    name: str,
+    settings: Settings,
+    card_of: CardOf,
+    stored: Callable[[str], Features],
+) -> Features:
+    """Return the features of one image, which were sent or are stored."""
+    sent: FeaturesJson | None = getattr(fields, name, None)
+    features_id: str | None = getattr(fields, f"{name}_id")
+    given = [source for source in (sent, files.get(name), features_id) if source is not None]
+    if len(given) != 1:
+        count = "was not sent" if not given else "was sent twice"
+        raise InvalidParameter(f"{name} {count}: send {name} or {name}_id")
+    with naming(name):
+        if features_id is not None:
+            return stored(features_id)
+        if sent is not None:
+            return _features(sent, card_of)
+        return features_from_npz(files[name], settings.max_image_bytes)
+
+
+def parse_features(body: Body, settings: Settings, card_of: CardOf) -> Features:
+    """Parse a body that holds the features of one image: JSON, or a form with an npz file.
+
+    Raises:
+        MatchServeError: the body does not fit the schema.
+    """
+    if body.media_type == JSON:
+        return _features(validated(FeaturesJson, parse_object(body.data), is_text=False), card_of)
+    form = _form(body, settings, "features")
+    if "features" not in form.files or form.fields:
+        raise InvalidParameter("send one file, features")
+    return features_from_npz(form.files["features"], settings.max_image_bytes)
+
+
+def check_features(features: tuple[Features, ...], card: ModelCard, settings: Settings) -> None:
     """Check that a model can have made these features, and that they are within the limits.
 
     Raises:
@@ -196,13 +230,6 @@ def _features(sent: FeaturesJson, card_of: CardOf) -> Features:
     return features_from_fields(fields)
 
 
-def _features_of_file(data: bytes, name: str, max_bytes: int) -> Features:
-    try:
-        return features_from_npz(data, max_bytes)
-    except InvalidParameter as error:
-        raise InvalidParameter(f"{name}: {error.message}") from error
-
-
 def _as_rows(rows: list[list[float]], dtype: np.dtype[Any]) -> NDArray[Any]:
     if len({len(row) for row in rows}) != 1:
         raise InvalidParameter("descriptors are not rows of one length")
@@ -230,19 +257,24 @@ def _images(
     for name in names:
         if name not in files:
             raise MissingImage(f"{name} was not sent")
-    _check_limits(fields, settings)
+    check_limits(fields, settings)
     images = tuple(files[name] for name in names)
     extras = tuple(extras_of(fields, files, name, settings) for name in names)
     megapixels = 0.0
     for image, extra in zip(images, extras, strict=True):
         with naming(extra.name):
-            megapixels += _megapixels(image, fields, settings)
+            megapixels += image_megapixels(image, fields, settings)
         with naming(f"mask of {extra.name}"):
             megapixels += _mask_megapixels(extra.mask, settings)
     return ImagesRequest(images, fields, extras, megapixels)
 
 
-def _check_limits(fields: DetectFields, settings: Settings) -> None:
+def check_limits(fields: DetectFields, settings: Settings) -> None:
+    """Check the fields that settings limit.
+
+    Raises:
+        InvalidParameter: a field exceeds its limit.
+    """
     for name, limits in field_limits(settings).items():
         value = getattr(fields, name)
         if value is not None and value > limits["maximum"]:
@@ -253,7 +285,7 @@ def _check_limits(fields: DetectFields, settings: Settings) -> None:
             )
 
 
-def _megapixels(image: bytes, fields: DetectFields, settings: Settings) -> float:
+def image_megapixels(image: bytes, fields: DetectFields, settings: Settings) -> float:
     """Return the megapixels that decide the memory: of the working copy or of the decoder."""
     name, (width, height) = inspect(image, formats=FORMATS, limits=settings.limits())
     side = fields.options(settings).max_side

@@ -24,6 +24,9 @@ NPZ = "application/x-npz"
 MSGPACK = "application/msgpack"
 PNG = "image/png"
 
+ARRAY_TYPES = (JSON, NPZ, MSGPACK)
+"""Media types of results that are arrays."""
+
 DRAWING_SIDE = 1600
 
 
@@ -95,13 +98,19 @@ def picture(
 
 
 def features_body(
-    features: Features, media_type: str, *, as_base64: bool, extra: Mapping[str, Any]
+    features: Features, media_type: str, *, encoding: str, extra: Mapping[str, Any]
 ) -> bytes:
-    """Encode a described image as `media_type`."""
+    """Encode a described image as `media_type`; `encoding` says how JSON holds descriptors.
+
+    The encoding "none" leaves the descriptors away in every media type.
+    """
     fields = features_fields(features)
+    if encoding == "none":
+        del fields["descriptors"]
     if media_type == NPZ:
-        return npz_bytes({name: np.asarray(value) for name, value in fields.items()})
-    if as_base64 and media_type == JSON:
+        named = {"id": extra["id"]} if "id" in extra else {}
+        return npz_bytes({name: np.asarray(value) for name, value in {**fields, **named}.items()})
+    if encoding == "base64" and media_type == JSON:
         fields["descriptors"] = base64.b64encode(features.descriptors.tobytes())
     return encoded({**_text_fields(fields), **extra}, media_type)
 

@@ -28,6 +28,7 @@ from matchserve.api.requests import (
     parse_match,
 )
 from matchserve.api.responses import (
+    ARRAY_TYPES,
     MSGPACK,
     NPZ,
     PNG,
@@ -64,7 +65,6 @@ T = TypeVar("T")
 # Matching without images needs little memory, and about the time of a small image.
 FEATURES_MEGAPIXELS = 0.1
 _MATCH_TYPES = (JSON, NPZ, MSGPACK, PNG)
-_ARRAY_TYPES = (JSON, NPZ, MSGPACK)
 
 
 def service_of(request: Request) -> Service:
@@ -82,7 +82,7 @@ router = APIRouter(prefix="/v1", dependencies=[Depends(check_access)], tags=["ma
 
 
 @asynccontextmanager
-async def _parsed_body(
+async def parsed_body(
     request: Request, types: tuple[str, ...], parse: Callable[[Body], T]
 ) -> AsyncIterator[T]:
     """Receive a body and parse it on a thread; its bytes count as held until the block ends."""
@@ -120,7 +120,7 @@ async def match(request: Request) -> Response:
     def parse(body: Body) -> ImagesRequest[MatchFields] | FeaturesRequest:
         return parse_match(body, service.settings, lambda name: service.model(name).card)
 
-    async with _parsed_body(request, (MULTIPART, JSON), parse) as parsed:
+    async with parsed_body(request, (MULTIPART, JSON), parse) as parsed:
         if isinstance(parsed, FeaturesRequest):
             return await _match_features(request, parsed)
         return await _match_images(request, parsed, wanted)
@@ -137,20 +137,21 @@ async def match(request: Request) -> Response:
 )
 async def features(request: Request) -> Response:
     """Return the keypoints of an image with scale, orientation, score and descriptor."""
-    service, wanted = service_of(request), negotiate(request, _ARRAY_TYPES)
-    async with _parsed_body(
+    service, wanted = service_of(request), negotiate(request, ARRAY_TYPES)
+    async with parsed_body(
         request, (MULTIPART, JSON), lambda body: parse_describe(body, service.settings)
     ) as parsed:
         fields = parsed.fields
-        model = service.model(fields.model)
+        model, owner = service.model(fields.model), service.access.owner(request)
 
         def work(call: Call) -> EncodedResult:
             options = fields.options(service.settings)
             described = model.matcher.features(_inputs(parsed, service, call)[0], options, call)
             timings = call.clock.timings_ms()
-            extra = {"timings_ms": timings}
-            as_base64 = fields.descriptors == "base64"
-            body = features_body(described, wanted, as_base64=as_base64, extra=extra)
+            extra: dict[str, Any] = {"timings_ms": timings}
+            if fields.store:
+                extra["id"] = service.store.put(owner, described)
+            body = features_body(described, wanted, encoding=fields.descriptors, extra=extra)
             service.metrics.keypoints.observe(len(described))
             service.metrics.observe_stages(timings)
             return EncodedResult(body, wanted, timings)
@@ -163,18 +164,20 @@ async def features(request: Request) -> Response:
     summary="Match two described images",
     responses={**openapi.success(MatchResponse), **openapi.problems()},
     openapi_extra=openapi.body(
-        form=form_schema(FeaturesMatchFields, "features0", "features1"),
+        form=form_schema(FeaturesMatchFields, optional=("features0", "features1")),
         json=FeaturesMatchJson.model_json_schema(),
     ),
 )
 async def features_match(request: Request) -> Response:
-    """Match like /v1/match, with features that were computed before."""
+    """Match like /v1/match, with features that were computed before: sent, or stored by id."""
     service = service_of(request)
+    stored = partial(service.store.get, service.access.owner(request))
 
     def parse(body: Body) -> FeaturesRequest:
-        return parse_features_match(body, service.settings, lambda name: service.model(name).card)
+        cards = lambda name: service.model(name).card  # noqa: E731
+        return parse_features_match(body, service.settings, cards, stored)
 
-    async with _parsed_body(request, (MULTIPART, JSON), parse) as parsed:
+    async with parsed_body(request, (MULTIPART, JSON), parse) as parsed:
         return await _match_features(request, parsed)
 
 
@@ -193,7 +196,7 @@ async def features_match(request: Request) -> Response:
 )
 async def patches(request: Request, model: Annotated[str, Query(max_length=256)] = "") -> Response:
     """Return the descriptors of patches that were cut by the client."""
-    service, wanted = service_of(request), negotiate(request, _ARRAY_TYPES)
+    service, wanted = service_of(request), negotiate(request, ARRAY_TYPES)
 
     def parse(body: Body) -> tuple[ServedModel, UInt8, bool]:
         if body.media_type == OCTETS:
@@ -207,7 +210,7 @@ async def patches(request: Request, model: Annotated[str, Query(max_length=256)]
         data = decode_base64(parsed.patches, "patches", service.settings.max_body_bytes)
         return served, as_patches(data, served.card, service), parsed.descriptors == "base64"
 
-    async with _parsed_body(request, (OCTETS, JSON), parse) as (served, array, as_base64):
+    async with parsed_body(request, (OCTETS, JSON), parse) as (served, array, as_base64):
 
         def work(call: Call) -> EncodedResult:
             rows = served.batched.describe_patches(array, call)
@@ -286,7 +289,7 @@ async def _match_images(
 
 
 async def _match_features(request: Request, parsed: FeaturesRequest) -> Response:
-    service, wanted = service_of(request), negotiate(request, _ARRAY_TYPES)
+    service, wanted = service_of(request), negotiate(request, ARRAY_TYPES)
     first, second = parsed.features
     model = service.model(first.model)
     check_features(parsed.features, model.card, service.settings)

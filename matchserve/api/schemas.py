@@ -15,7 +15,7 @@ from matchserve.api.image_extras import (
     SingleExtras,
     SingleExtrasJson,
 )
-from matchserve.api.strict import Base64, Column, Point, Row, Rows, Strict
+from matchserve.api.strict import FEATURES_ID, Base64, Column, Point, Row, Rows, Strict
 from matchserve.judging import JudgeOptions
 from matchserve.limits import MIN_WORKING_SIDE
 from matchserve.matcher import Options
@@ -152,8 +152,8 @@ class VerifyFields(CameraFields, Strict):
     ] = defaults.THRESHOLD_PX
 
 
-class MatchFields(DetectFields, VerifyFields, PairExtras):
-    """All options of a match."""
+class PairFields(DetectFields, VerifyFields):
+    """Options of a match that are the same for all pairs."""
 
     details: Annotated[
         bool,
@@ -183,6 +183,10 @@ class MatchFields(DetectFields, VerifyFields, PairExtras):
         )
 
 
+class MatchFields(PairFields, PairExtras):
+    """All options of a match."""
+
+
 class FeaturesJson(Strict):
     """A described image, as POST /v1/features returns it."""
 
@@ -205,6 +209,7 @@ class FeaturesJson(Strict):
     working_size: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
     truncated: bool = False
     timings_ms: Annotated[dict[str, float], Field(max_length=32)] = Field(default_factory=dict)
+    id: Annotated[str, Field(max_length=64, description="Ignored.")] = ""
 
 
 class MatchJson(MatchFields, PairExtrasJson):
@@ -216,8 +221,17 @@ class MatchJson(MatchFields, PairExtrasJson):
     features1: FeaturesJson | None = None
 
 
+FeaturesId = Annotated[
+    str | None,
+    Field(pattern=FEATURES_ID, description="Id of stored features, in place of the features."),
+]
+
+
 class FeaturesMatchFields(VerifyFields):
     """Options for images that were described before."""
+
+    features0_id: FeaturesId = None
+    features1_id: FeaturesId = None
 
     def options(self) -> Options:
         """Return the options for the matcher."""
@@ -229,18 +243,23 @@ class FeaturesMatchFields(VerifyFields):
 
 
 class FeaturesMatchJson(FeaturesMatchFields):
-    """Two described images and options."""
+    """Two described images, sent or named by their id, and options."""
 
-    features0: FeaturesJson
-    features1: FeaturesJson
+    features0: FeaturesJson | None = None
+    features1: FeaturesJson | None = None
 
 
 class DescribeFields(DetectFields, SingleExtras):
     """How an image is described, and how JSON encodes the descriptors."""
 
     descriptors: Annotated[
-        Literal["list", "base64"], Field(description="Encoding of the descriptors in JSON.")
+        Literal["list", "base64", "none"],
+        Field(description="Encoding of the descriptors in JSON; none leaves them away."),
     ] = "list"
+    store: Annotated[
+        bool,
+        Field(description="Store the features; the response has the id to name them by."),
+    ] = False
 
 
 class DescribeJson(DescribeFields, SingleExtrasJson):
@@ -424,9 +443,19 @@ class FeaturesResponse(BaseModel):
     scales: list[float]
     orientations: list[float]
     scores: list[float]
-    descriptors: list[list[float]] | str
+    descriptors: list[list[float]] | str | None = None
     truncated: bool
+    id: Annotated[str | None, Field(description="Id of the features if they are stored.")] = None
     timings_ms: dict[str, float]
+
+
+class StoredResponse(BaseModel):
+    """Where features are stored."""
+
+    id: Annotated[str, Field(description="Digest of the content: name the features by it.")]
+    model: str
+    count: int
+    keep_s: Annotated[float, Field(description="Seconds without use after which they are dropped.")]
 
 
 class PatchesResponse(BaseModel):
@@ -451,3 +480,18 @@ class Problem(BaseModel):
     request_id: str
     limit: float | None = None
     value: float | None = None
+
+
+class BatchItem(BaseModel):
+    """One pair of a batch: its result, or its error."""
+
+    pair: list[int]
+    result: MatchResponse | None
+    error: Problem | None
+
+
+class BatchResponse(BaseModel):
+    """The pairs of a batch, in the order of the request."""
+
+    results: list[BatchItem]
+    timings_ms: dict[str, float]

@@ -37,6 +37,7 @@ from matchserve.errors import (
     UnknownModel,
 )
 from matchserve.feature_cache import FeatureCache
+from matchserve.feature_store import FeatureStore
 from matchserve.jobs.runner import Runner
 from matchserve.jobs.service import JobService
 from matchserve.jobs.table import Event
@@ -71,6 +72,10 @@ class Service:
         is_cpu = settings.provider == "cpu"
         use_matching_device(None if is_cpu else settings.device_options().numbers[0])
         self.cache = FeatureCache(settings.cache_bytes, self._count_lookup)
+        # Each worker would have its own store, and a client reaches any of them.
+        self.store = FeatureStore(
+            settings.store_bytes if settings.workers == 1 else 0, settings.store_s
+        )
         # One thread: only a request that runs alone has both its images described at once.
         self._second_image = ThreadPoolExecutor(1, thread_name_prefix="matchserve-image")
         self.admission = Admission(settings.slots())
@@ -255,6 +260,7 @@ class Service:
         watch("requests_waiting", "Number of waiting requests.", lambda: self.admission.waiting)
         watch("inflight_bytes", "Size of all held request bodies.", lambda: self.budget.held)
         watch("feature_cache_bytes", "Size of cached features.", lambda: self.cache.bytes_held)
+        watch("feature_store_bytes", "Size of stored features.", lambda: self.store.bytes_held)
         watch("decoder_kills", "Number of killed decoders.", lambda: self.decoders.kills)
         if self.jobs is not None:
             watch("jobs_queued", "Number of queued jobs.", lambda: self._job_count("queued"))

@@ -21,6 +21,10 @@ Row = Annotated[list[float], Field(max_length=4096, fail_fast=True)]
 Column = Annotated[list[float], Rows]
 
 
+FEATURES_ID = r"^[0-9a-f]{64}$"
+"""Form of the id of stored features."""
+
+
 class Strict(BaseModel):
     """A model that refuses unknown fields, NaN and infinities."""
 
