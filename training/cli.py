@@ -19,6 +19,7 @@ from training.evaluation.calibration import commands as calibration_commands
 from training.evaluation.confidence import commands as confidence_commands
 from training.export import commands as export_commands
 from training.lab import commands as lab_commands
+from training.lab.tuning.commands import tune
 from training.retrieval import commands as retrieval_commands
 from training.runs.arguments import DeviceOption, SetOption, with_device
 
@@ -120,6 +121,7 @@ def recipes() -> None:
 app.add_typer(data_commands.app, name="data")
 app.add_typer(retrieval_commands.app, name="retrieval")
 for command in (
+    tune,
     export_commands.export,
     evaluation_commands.evaluate,
     evaluation_commands.compare,

@@ -7,6 +7,7 @@ MatchServeError
     ├── CheckpointError      weights are missing, damaged or belong to another recipe
     ├── NonFiniteLoss        the loss became NaN or infinite; names the saved batch
     ├── RunBusy              another process is training the same run
+    ├── RunStopped           Ctrl-C or SIGTERM stopped a run; its checkpoint is saved
     └── ExportRefused        the exported model differs from the trained network
 """
 
@@ -49,6 +50,12 @@ class RunBusy(TrainingError):
     """Another process is writing to the run."""
 
     code, exit_code = "run_busy", 75
+
+
+class RunStopped(TrainingError):
+    """The run was stopped by a signal, after a checkpoint was saved."""
+
+    code, exit_code = "run_stopped", 130
 
 
 class ExportRefused(TrainingError):

@@ -24,6 +24,7 @@ from rich.progress import (
 from matchserve.hardware import available_cpus
 from matchserve.libraries import import_faiss
 from training.errors import DataError
+from training.runtime.progress_lines import ProgressLines
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -56,7 +57,13 @@ def in_processes(
 
 
 def progress(items: Iterable[Result], *, total: int, label: str) -> Iterator[Result]:
-    """Yield `items`, with a progress bar on standard error if that is a terminal."""
+    """Yield `items`, with a progress bar on standard error, or a line a minute if it is piped."""
+    if not sys.stderr.isatty():
+        lines = ProgressLines(label, total)
+        for done, item in enumerate(items, start=1):
+            yield item
+            lines.advance(done)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -65,7 +72,7 @@ def progress(items: Iterable[Result], *, total: int, label: str) -> Iterator[Res
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task(label, total=total)
         for item in items:
             yield item

@@ -16,6 +16,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from matchserve.files import write_text_whole
+from matchserve.models.card import MODEL_FILE
+from matchserve.models.registry import shipped_models_dir
 from training.errors import CheckpointError, RecipeError
 from training.recipes.checking import validate
 from training.recipes.reading import RecipeTable, read_toml
@@ -88,6 +90,8 @@ def find_run(source: Path) -> Path:
 def find_start(init_from: str, run_dir: Path) -> Path:
     """Return the path of a recipe's `init_from`: relative to the current folder or to `run_dir`'s.
 
+    The name of a shipped model, such as `compact` or `models/compact`, works from any folder.
+
     Raises:
         CheckpointError: several runs have this name.
     """
@@ -96,4 +100,7 @@ def find_start(init_from: str, run_dir: Path) -> Path:
         existing = find_run(candidate)
         if existing.exists():
             return existing
+    shipped = shipped_models_dir() / path.name
+    if path.parent in (Path(), Path("models")) and (shipped / MODEL_FILE).is_file():
+        return shipped
     return path

@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from training.errors import NonFiniteLoss
+from training.errors import NonFiniteLoss, RunStopped
 from training.methods import LossOutput, Pairs
 from training.runs.batches import ahead
 from training.runs.checkpoint import Checkpoints, write_tensors
 from training.runs.directory import FINAL_FILE, FINISHED_FILE
+from training.runs.interrupt import StopSignals
 from training.runs.kept import keep_best, keep_by_step
 from training.runs.lock import only_writer
 from training.runs.report import Pace, Reporter
@@ -33,6 +34,7 @@ def train(run_dir: Path, run: Run | None = None) -> Path:
         NonFiniteLoss: the loss or a gradient is not finite; the batch is saved in the run.
         CheckpointError: there are checkpoints, but none can be read.
         RunBusy: another process is training this run.
+        RunStopped: Ctrl-C or SIGTERM; a checkpoint of the last complete step is saved.
     """
     with only_writer(run_dir) if distributed.rank() == 0 else nullcontext():
         return _train(run_dir, run or open_run(run_dir))
@@ -45,7 +47,10 @@ def _train(run_dir: Path, run: Run) -> Path:
     saved_at = time.monotonic()
     pace = Pace(recipe.run.batch, first)
     is_first_rank = distributed.rank() == 0
-    with Reporter(run_dir, first=first, steps=steps, is_active=is_first_rank) as reporter:
+    with (
+        Reporter(run_dir, first=first, steps=steps, is_active=is_first_rank) as reporter,
+        StopSignals() as stop,
+    ):
         reporter.print(*run.notes)
         for step, patches, waited in ahead(run.prepare, first, steps, workers=recipe.run.workers):
             rate = learning_rate(recipe.optim, step, steps)
@@ -60,9 +65,14 @@ def _train(run_dir: Path, run: Run) -> Path:
                 with pace.pause():
                     keep_best(run, _validate(run, state.step, output, reporter))
             keep_by_step(run)
-            if is_first_rank and _is_save_due(run, saved_at):
+            if is_first_rank and (stop.received or _is_save_due(run, saved_at)):
                 checkpoints.save(state, run.entries)
                 saved_at = time.monotonic()
+            if stop.received and state.step < steps:
+                raise RunStopped(
+                    f"{run_dir}: stopped at step {state.step} of {steps} by {stop.received.name}; "
+                    "a checkpoint is saved, and the same command continues"
+                )
         if is_first_rank:
             checkpoints.save(state, run.entries)
             write_tensors(run_dir / FINAL_FILE, run.network_tensors(), run.entries)
@@ -181,7 +191,4 @@ def loss_figures(output: LossOutput) -> dict[str, float]:
 
 
 def _summary(figures: dict[str, float]) -> str:
-    return (
-        f"loss {figures['loss']:.4f}  {figures['patches_per_s']:.0f} patches/s  "
-        f"data wait {100 * figures['data_wait']:.0f} %"
-    )
+    return f"loss {figures['loss']:.4f}"

@@ -12,8 +12,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from matchserve.files import write_text_whole
+from training.runtime.progress_lines import ProgressLines
 
 LOG_FILE = "log.jsonl"
 
@@ -29,16 +31,18 @@ class Reporter:
         self.run_dir, self.first, self.steps, self.is_active = run_dir, first, steps, is_active
         self.console = Console(stderr=True, quiet=not is_active)
         self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
+            # All columns fit in 80 characters, so the time left is never cut off.
+            TextColumn("[bold]{task.description}", table_column=Column(max_width=18, no_wrap=True)),
+            BarColumn(bar_width=12),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),
-            TextColumn("remaining"),
+            TextColumn("left"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[figures]}"),
             console=self.console,
-            disable=not is_active,
+            disable=not is_active or not self.console.is_terminal,
         )
+        self._lines = ProgressLines(run_dir.name, steps, first=first)
         self._board: Any = None
 
     def __enter__(self) -> Reporter:
@@ -81,6 +85,8 @@ class Reporter:
         if self.is_active:
             changes = {} if figures is None else {"figures": figures}
             self._progress.update(self._task, completed=step, **changes)  # type: ignore[arg-type]
+            if not self.console.is_terminal:
+                self._lines.advance(step, figures or "")
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Write figures to the log and to TensorBoard."""

@@ -28,6 +28,7 @@ from training.runs.checkpoint import (
     TrainState,
     read_tensors,
 )
+from training.runs.crop import refuse_other_crop
 from training.runs.directory import (
     FINAL_FILE,
     RECIPE_FILE,
@@ -106,6 +107,7 @@ def open_run(run_dir: Path) -> Run:
     }
     notes = _restore(run_dir, entries, state, train_stores)
     if recipe.init_from and not state.step:
+        refuse_other_crop(find_start(recipe.init_from, run_dir), train_stores[0])
         notes += _start_from(run_dir, recipe.init_from, entries, state)
     write_samples(run_dir, recipe, train_stores)
     features = state.net.features

@@ -34,6 +34,7 @@ from training.evaluation.protocol import (
 )
 from training.metrics.metric import FPR95, MATCHED, in_group
 from training.metrics.patch_pairs import fpr95, row_distance
+from training.runs.crop import crop_options
 
 PAIRS = 100_000
 # The FPR95 of a scene with fewer pairs is too noisy to compare.
@@ -141,10 +142,11 @@ def _choose_store(model: Model, stores: list[PatchStore]) -> tuple[PatchStore, D
     for store in stores:
         if store.spec == wanted:
             return store, model.descriptor
-    have = ", ".join(f"K={s.spec.magnification:g} {s.spec.size} px" for s in stores)
+    have = ", ".join(crop_options(store.spec) for store in stores)
     raise DataError(
-        f"{model.name} needs patches of {wanted.size} px, K={wanted.magnification:g}; the stores "
-        f"are {have}. Make one with `python -m training data recrop`"
+        f"{model.name} needs patches cut with {crop_options(wanted)}; those of the stores were cut "
+        f"with {have}. Make one with `python -m training data recrop {stores[0].path} PHOTOS -o "
+        f"STORE {crop_options(wanted)}`"
     )
 
 
