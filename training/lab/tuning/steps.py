@@ -36,6 +36,8 @@ from training.runs.recipe import load_recipe
 
 RECIPE = "compact-tune"
 MIN_PHOTOS = 5
+MIN_HELD_OUT = 5
+"""Fewer photographs kept apart do not show whether tuning helped: resampling them is no evidence."""
 MIN_SIDE = 256
 """Smallest longer side, in pixels, of a held-out photograph that is matched."""
 PLAN_FILE = "plan.json"
@@ -126,7 +128,7 @@ def make_plan(photos: Path, workspace: Workspace, options: TuneOptions) -> list[
             f"{photos}: has {len(names)} photographs; at least {MIN_PHOTOS} are needed, and 50 or "
             "more are useful"
         )
-    count = max(2, round(options.held_out * len(names)))
+    count = min(max(MIN_HELD_OUT, round(options.held_out * len(names))), len(names) // 2)
     order = np.random.default_rng(options.seed).permutation(len(names))
     held_out = sorted(names[i] for i in order[:count])
     plan = {"options": options.recorded(), "photos": names, "held_out": held_out}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from training.evaluation.compare import Comparison, compare
 from training.evaluation.protocol import BenchmarkResult
-from training.lab.tuning.steps import AFTER, BEFORE
+from training.lab.tuning.steps import AFTER, BEFORE, MIN_HELD_OUT
 from training.metrics.metric import CORRECT, MMA, find_metric
 
 _SHOWN = (CORRECT.name, MMA.of(1), MMA.of(3))
@@ -47,11 +47,14 @@ class Verdict:
                 f"Tuning helped: {gain:+.1f} % correct matches on photographs it did not see. "
                 f"{out} is the tuned model."
             )
-        reason = (
-            "it finds fewer correct matches"
-            if decided.verdict == "B is worse"
-            else "the difference is within what chance explains"
-        )
+        if decided.verdict == "B is worse":
+            reason = "it finds fewer correct matches"
+        elif self.groups < MIN_HELD_OUT:
+            reason = f"{self.groups} photographs are too few to tell; {MIN_HELD_OUT} are needed"
+        elif decided.verdict == "B is better":
+            reason = "but fewer of its matches are right"
+        else:
+            reason = "the difference is within what chance explains"
         return (
             f"Tuning did not help: {gain:+.1f} % correct matches on photographs it did not see; "
             f"{reason}. {out} is {start}, unchanged. More photographs, or photographs that differ "
@@ -68,4 +71,5 @@ def judge(result: BenchmarkResult, seed: int = 0) -> Verdict:
     rows = tuple(found[name] for name in _SHOWN)
     is_better = found[CORRECT.name].verdict == "B is better"
     is_less_precise = found[MMA.of(3)].verdict == "B is worse"
-    return Verdict(rows, is_better and not is_less_precise)
+    is_shown = found[CORRECT.name].groups >= MIN_HELD_OUT
+    return Verdict(rows, is_shown and is_better and not is_less_precise)

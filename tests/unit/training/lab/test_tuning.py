@@ -70,6 +70,7 @@ def test_the_command_writes_a_model_with_table_and_picture(tuned: tuple[Path, Re
 def test_two_steps_do_not_help_and_the_command_says_so(tuned: tuple[Path, Result]) -> None:
     out, result = tuned
     assert "Tuning did not help" in result.stdout
+    assert "2 photographs are too few to tell" in result.stdout
     assert f"{out} is compact, unchanged" in result.stdout
     assert read_card(out).sha256 == read_card(shipped_models_dir() / "compact").sha256
     tuned_card = read_card(Path(f"{out}-work") / "tuned")
@@ -96,7 +97,7 @@ def test_the_same_command_does_nothing_twice(
 
     for name in ("build_photos", "train", "export", "write_sequences"):
         monkeypatch.setattr(steps, name, refuse)
-    monkeypatch.setattr(steps.homography, "run", refuse)
+    monkeypatch.setattr("training.evaluation.benchmarks.homography.run", refuse)
     out = tuned[0].with_name("mine-again")
     work = f"{tuned[0]}-work"
     again = CliRunner().invoke(
@@ -133,21 +134,24 @@ def measured(correct: list[float], mma: float) -> ModelResult:
 
 
 @pytest.mark.parametrize(
-    ("gain", "mma", "is_better", "words"),
+    ("gain", "mma", "photographs", "is_better", "words"),
     [
-        (8.0, 0.9, True, "Tuning helped: +8.0 %"),
-        (-8.0, 0.9, False, "finds fewer correct matches"),
-        (0.0, 0.9, False, "within what chance explains"),
-        (8.0, 0.7, False, "did not help"),  # more matches, but more of them are wrong
+        (8.0, 0.9, 10, True, "Tuning helped: +8.0 %"),
+        (-8.0, 0.9, 10, False, "finds fewer correct matches"),
+        (0.0, 0.9, 10, False, "within what chance explains"),
+        (8.0, 0.7, 10, False, "fewer of its matches are right"),
+        (8.0, 0.9, 4, False, "4 photographs are too few to tell"),
     ],
 )
-def test_the_verdict(gain: float, mma: float, is_better: bool, words: str) -> None:
-    noise = np.random.default_rng(0).normal(0, 3, 50)
-    before = measured([100.0] * 50, 0.9)
+def test_the_verdict(
+    gain: float, mma: float, photographs: int, is_better: bool, words: str
+) -> None:
+    noise = np.random.default_rng(0).normal(0, 3, 5 * photographs)
+    before = measured([100.0] * len(noise), 0.9)
     after = measured([float(100 + gain + e - noise.mean()) for e in noise], mma)
     result = BenchmarkResult("homography", {}, "", {"before": before, "after": after})
     verdict = judge(result)
     assert verdict.is_better is is_better
     assert words in verdict.text("compact", "mine")
-    assert verdict.groups == 10
+    assert verdict.groups == photographs
     assert max(len(line) for line in verdict.table().splitlines()) <= 80
