@@ -37,7 +37,7 @@ from training.runs.recipe import load_recipe
 RECIPE = "compact-tune"
 MIN_PHOTOS = 5
 MIN_HELD_OUT = 5
-"""Fewer photographs kept apart do not show whether tuning helped: resampling them is no evidence."""
+"""Fewer photographs kept apart do not show whether tuning helped."""
 MIN_SIDE = 256
 """Smallest longer side, in pixels, of a held-out photograph that is matched."""
 PLAN_FILE = "plan.json"
