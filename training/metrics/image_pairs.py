@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
+from scipy.spatial import cKDTree
 
-from matchserve.libraries import import_faiss
 from matchserve.types import Bool, Float64
 
 
@@ -23,23 +25,26 @@ def transfer_error(homography: Float64, xy0: NDArray[Any], xy1: NDArray[Any]) ->
     return np.asarray(np.linalg.norm(apply_homography(homography, xy0) - xy1, axis=1))
 
 
-def mutually_nearest(
+def most_correct(
     homography: Float64, xy0: NDArray[Any], xy1: NDArray[Any], radius_px: float
 ) -> int:
-    """Return the number of keypoints that can be matched: mutually nearest by the homography.
+    """Return the largest number of correct matches that any one-to-one matcher could find.
 
-    Both keypoints must lie within `radius_px` of each other after mapping.
+    A match is correct if its keypoints lie within `radius_px` of each other after mapping.
+    Keypoints that share a position each count, so no matcher can exceed this number.
     """
     if not len(xy0) or not len(xy1):
         return 0
     moved = apply_homography(homography, xy0)
-    finite = np.isfinite(moved).all(axis=1)
-    moved, other = moved[finite], np.asarray(xy1, np.float64)
-    forward = _nearest(moved, other)
-    backward = _nearest(other, moved)
-    mutual = backward[forward] == np.arange(len(moved))
-    near = np.linalg.norm(moved - other[forward], axis=1) <= radius_px
-    return int((mutual & near).sum())
+    moved = moved[np.isfinite(moved).all(axis=1)]
+    if not len(moved):
+        return 0
+    near = cKDTree(moved).sparse_distance_matrix(
+        cKDTree(np.asarray(xy1, np.float64)), radius_px, output_type="coo_matrix"
+    )
+    # A distance of zero is an entry too, so set all values to one.
+    graph = csr_matrix((np.ones(near.nnz, np.int8), (near.row, near.col)), shape=near.shape)
+    return int((maximum_bipartite_matching(graph, perm_type="column") >= 0).sum())
 
 
 def corner_error(estimated: Float64 | None, truth: Float64, size: tuple[int, int]) -> float:
@@ -102,17 +107,3 @@ def epipolar_ok(
     spread = line1[:, 0] ** 2 + line1[:, 1] ** 2 + line0[:, 0] ** 2 + line0[:, 1] ** 2
     distance = np.abs(algebraic) / np.sqrt(np.maximum(spread, 1e-18)) * focal_px
     return np.asarray(distance <= limit_px)
-
-
-def _nearest(queries: Float64, base: Float64) -> NDArray[np.int64]:
-    # FAISS squares coordinates in single precision: take the nearest few, then choose in double.
-    middle = base.mean(axis=0)
-    count = min(4, len(base))
-    _, index = import_faiss().knn(
-        np.ascontiguousarray(queries - middle, np.float32),
-        np.ascontiguousarray(base - middle, np.float32),
-        count,
-    )
-    gap = np.linalg.norm(queries[:, None] - base[index], axis=2)
-    rows = np.arange(len(queries))
-    return np.asarray(index[rows, gap.argmin(axis=1)], np.int64)

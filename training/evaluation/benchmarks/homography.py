@@ -25,7 +25,7 @@ from training.evaluation.protocol import (
 from training.metrics.image_pairs import (
     corner_error,
     error_auc,
-    mutually_nearest,
+    most_correct,
     transfer_error,
 )
 from training.metrics.metric import (
@@ -132,13 +132,15 @@ def _score_pair(
     truth = sequences.homographies[pair]
     left, right = found.points0, found.points1
     error = transfer_error(truth, left[found.returned], right[found.returned])
-    ceiling = mutually_nearest(
+    ceiling = most_correct(
         truth, predictions.keypoints[pair[0]].xy, predictions.keypoints[pair[1]].xy, CORRECT_PX
     )
     sizes = (predictions.sizes[pair[0]], predictions.sizes[pair[1]])
     rule = VerifyOptions(kind="homography", threshold_px=options.threshold_px, seed=options.seed)
     estimate = verify(left, right, sizes, rule, found.confidence)
     correct = float((error <= CORRECT_PX).sum())
+    # A refined point can be correct where its keypoint was not.
+    ceiling = max(ceiling, int(correct))
     return {
         **{MMA.of(px): float((error <= px).mean()) if len(error) else 0.0 for px in PIXELS},
         MATCHES.name: float(len(error)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import linear_sum_assignment
 
 from training.evaluation.benchmarks.sfm import align_similarity
 from training.metrics.image_pairs import (
@@ -12,7 +13,7 @@ from training.metrics.image_pairs import (
     direction_error_deg,
     epipolar_ok,
     error_auc,
-    mutually_nearest,
+    most_correct,
     rotation_error_deg,
     transfer_error,
 )
@@ -26,24 +27,31 @@ def test_transfer_error_is_measured_in_the_second_image() -> None:
     assert error.tolist() == [5.0]
 
 
-def test_the_ceiling_counts_mutual_neighbours_within_the_radius() -> None:
+def test_the_ceiling_counts_each_keypoint_once() -> None:
     left = np.array([[0, 0], [10, 0], [10.5, 0], [50, 50], [80, 80]], np.float64)
     right = apply_homography(SHIFT, left[[0, 1, 3]])
     right = right + np.array([[0.5, 0], [0.2, 0], [3.5, 0]])
-    # 0 is found; of 1 and 2 only the nearer; 3 is too far; 4 has nobody.
-    assert mutually_nearest(SHIFT, left, right, 3.0) == 2
-    assert mutually_nearest(SHIFT, left, right, 4.0) == 3
-    assert mutually_nearest(SHIFT, left[:0], right, 3.0) == 0
+    # 0 is found; 1 and 2 have one candidate for both; 3 is too far; 4 has none.
+    assert most_correct(SHIFT, left, right, 3.0) == 2
+    assert most_correct(SHIFT, left, right, 4.0) == 3
+    assert most_correct(SHIFT, left[:0], right, 3.0) == 0
 
 
-def test_the_ceiling_agrees_with_brute_force() -> None:
+def test_the_ceiling_agrees_with_an_assignment() -> None:
     rng = np.random.default_rng(0)
-    left, right = rng.uniform(0, 900, (700, 2)), rng.uniform(0, 900, (650, 2))
-    right[:400] = apply_homography(SHIFT, left[:400]) + rng.normal(0, 2, (400, 2))
+    left, right = rng.uniform(0, 200, (300, 2)), rng.uniform(0, 200, (250, 2))
+    right[:150] = apply_homography(SHIFT, left[:150]) + rng.normal(0, 2, (150, 2))
     gap = np.linalg.norm(apply_homography(SHIFT, left)[:, None] - right[None], axis=2)
-    forward, backward = gap.argmin(axis=1), gap.argmin(axis=0)
-    expected = sum(backward[j] == i and gap[i, j] <= 3.0 for i, j in enumerate(forward))
-    assert mutually_nearest(SHIFT, left, right, 3.0) == expected
+    rows, columns = linear_sum_assignment(-(gap <= 3.0).astype(float))
+    assert most_correct(SHIFT, left, right, 3.0) == int((gap[rows, columns] <= 3.0).sum())
+
+
+def test_no_matcher_exceeds_the_ceiling_where_keypoints_share_a_position() -> None:
+    left = np.repeat(np.array([[10.0, 10.0], [60.0, 60.0]]), 3, axis=0)
+    right = apply_homography(SHIFT, left)
+    correct = int((transfer_error(SHIFT, left, right) <= 3.0).sum())
+    assert correct == 6  # three orientations of each point, each matched to its own
+    assert most_correct(SHIFT, left, right, 3.0) == correct
 
 
 def test_corner_error_of_a_shift_is_its_length() -> None:
