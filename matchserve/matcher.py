@@ -35,7 +35,15 @@ from matchserve.options import Options as Options
 from matchserve.pair_cameras import FocalLengths, read_focal_lengths, wants_exif, with_cameras
 from matchserve.pair_runner import PairRunner, Source, fit_in_memory
 from matchserve.threads import off_main_thread
-from matchserve.types import Features, Image, MatchResult, Verification
+from matchserve.turning import find_turn, turned
+from matchserve.types import (
+    Features,
+    Image,
+    Keypoints,
+    MatchResult,
+    OrientationUsed,
+    Verification,
+)
 from matchserve.vision import geometry
 from matchserve.vision.decode import Decoder, InProcessDecoder, from_array
 from matchserve.vision.evidence import gather
@@ -114,6 +122,8 @@ class Matcher:
             if _is_undecided(attempts[0], options):
                 upright_options = replace(options.detect, upright=True)
                 attempts.append(self._attempt(sources, upright_options, options, run))
+                if self._searches_turn(attempts, options):
+                    attempts.append(self._turned_attempt(sources, attempts[1], options, run))
         best = max(attempts, key=lambda attempt: attempt.judged.expected_right)
         sizes = (best.features[0].size, best.features[1].size)
         return self._verified(best, with_cameras(options, focal_lengths, sizes), call)
@@ -185,7 +195,7 @@ class Matcher:
         features = (features0, features1)
         options = with_cameras(options, (None, None), (features0.size, features1.size))
         judged = self._judged(features, None, options, call)
-        return self._verified(_Attempt(features, judged, is_upright=False), options, call)
+        return self._verified(_Attempt(features, judged, "oriented"), options, call)
 
     def load(
         self, source: ImageSource, options: Options = DEFAULT_OPTIONS, call: Call | None = None
@@ -262,7 +272,37 @@ class Matcher:
                 self._image(sources[1], options, call),
             )
         judged = self._judged(features, images, options, call)
-        return _Attempt(features, judged, is_upright=detect_options.upright)
+        return _Attempt(features, judged, "upright" if detect_options.upright else "oriented")
+
+    def _searches_turn(self, attempts: list[_Attempt], options: Options) -> bool:
+        """Return whether the images should be matched upright at other angles too."""
+        is_wanted = options.orientation == "search" or self.descriptor.card.searches_turn
+        best = max(attempt.judged.expected_right for attempt in attempts)
+        return is_wanted and best < CONVINCING_MATCHES
+
+    def _turned_attempt(
+        self, sources: tuple[Source, Source], upright: _Attempt, options: Options, run: PairRunner
+    ) -> _Attempt:
+        """Describe the upright keypoints of image 1 at the angle that finds most matches."""
+        call = run.call
+        images = (
+            self._image(sources[0], options, call),
+            self._image(sources[1], options, call),
+        )
+        features0, features1 = upright.features
+
+        def describe(keypoints: Keypoints) -> Features:
+            with call.clock.stage("describe"):
+                descriptors = self.descriptor.describe(images[1], keypoints, call)
+            return replace(features1, keypoints=keypoints, descriptors=descriptors)
+
+        def judge(features: tuple[Features, Features]) -> JudgedMatches:
+            return self._judged(features, None, options, call)
+
+        angle = find_turn(features0, features1.keypoints, describe, judge)
+        features = (features0, describe(turned(features1.keypoints, angle)))
+        # Nothing is refined here either if the options say so.
+        return _Attempt(features, self._judged(features, images, options, call), "turned")
 
     def _image(self, source: Source, options: Options, call: Call) -> Image:
         """Decode an image if it was not decoded yet."""
@@ -347,7 +387,7 @@ class Matcher:
             call.clock.timings_ms(),
             same_scene,
             None if refined is None else refined[returned],
-            "upright" if attempt.is_upright else "oriented",
+            attempt.orientation,
         )
 
     def _same_scene(self, attempt: _Attempt, verification: Verification) -> float | None:
@@ -374,12 +414,12 @@ class _Attempt:
 
     features: tuple[Features, Features]
     judged: JudgedMatches
-    is_upright: bool
+    orientation: OrientationUsed
 
 
 def _is_undecided(attempt: _Attempt, options: Options) -> bool:
     """Return whether upright patches should be tried as well."""
-    if options.orientation != "auto" or attempt.is_upright:
+    if options.orientation not in ("auto", "search") or attempt.orientation != "oriented":
         return False
     has_confidence = attempt.judged.matches.confidence is not None
     return has_confidence and attempt.judged.expected_right < CONVINCING_MATCHES

@@ -15,7 +15,7 @@ from matchserve.vision.geometry import VerifyChoice, VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 
-Orientation = Literal["auto", "oriented", "upright"]
+Orientation = Literal["auto", "oriented", "upright", "search"]
 ORIENTATIONS: tuple[Orientation, ...] = get_args(Orientation)
 
 
@@ -27,7 +27,8 @@ class Options:
     described on a copy whose longest side is at most `max_side` pixels (0 for the full size);
     coordinates are always those of the image as sent. `orientation` says whether patches are
     turned by the orientation of their keypoint: "auto" describes them again without turning them
-    if turned patches find few matches, and takes what finds more.
+    if turned patches find few matches, and takes what finds more. "search" then also tries to turn
+    the second image as a whole; so does "auto" for models whose card says `searches_turn`.
     """
 
     detect: DetectOptions = field(default_factory=DetectOptions)

@@ -27,7 +27,7 @@ Bool = NDArray[np.bool_]
 DescriptorKind = Literal["float", "binary"]
 Border = Literal["replicate", "reflect"]
 VerifyKind = Literal["none", "homography", "fundamental", "pose"]
-OrientationUsed = Literal["oriented", "upright"]
+OrientationUsed = Literal["oriented", "upright", "turned"]
 
 
 def _frozen(array: NDArray[Any], dtype: type, shape: tuple[int | None, ...], name: str) -> Any:

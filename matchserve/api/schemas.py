@@ -20,7 +20,7 @@ from matchserve.judging import JudgeOptions
 from matchserve.limits import MIN_WORKING_SIDE
 from matchserve.matcher import Options
 from matchserve.settings import Settings
-from matchserve.types import DescriptorKind
+from matchserve.types import DescriptorKind, OrientationUsed
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 from matchserve.vision.selection import Selection
@@ -165,10 +165,11 @@ class PairFields(DetectFields, VerifyFields):
         Field(description="Refine the points of the second image to a fraction of a pixel."),
     ] = defaults.REFINE
     orientation: Annotated[
-        Literal["auto", "oriented", "upright"],
+        Literal["auto", "oriented", "upright", "search"],
         Field(
             description="Whether patches are turned by the orientation of their keypoint; auto "
-            "also tries upright patches if turned ones find few matches."
+            "also tries upright patches if turned ones find few matches, and search also tries to "
+            "turn the second image as a whole."
         ),
     ] = defaults.ORIENTATION
 
@@ -402,8 +403,11 @@ class MatchResponse(BaseModel):
         ),
     ]
     orientation: Annotated[
-        Literal["oriented", "upright"],
-        Field(description="Whether patches were turned by the orientation of their keypoint."),
+        OrientationUsed,
+        Field(
+            description="Whether patches were turned by the orientation of their keypoint, were "
+            "upright, or were upright in a second image turned as a whole."
+        ),
     ]
     inliers: Annotated[
         list[bool], Field(description="Whether each match agrees with the geometry.")

@@ -78,10 +78,11 @@ def match(
         typer.Option(help="Refine the points of the second image to a fraction of a pixel."),
     ] = defaults.REFINE,
     orientation: Annotated[
-        Literal["auto", "oriented", "upright"],
+        Literal["auto", "oriented", "upright", "search"],
         typer.Option(
             help="Whether patches are turned by the orientation of their keypoint; auto also "
-            "tries upright patches if turned ones find few matches."
+            "tries upright patches if turned ones find few matches, and search also tries to turn "
+            "the second image as a whole."
         ),
     ] = defaults.ORIENTATION,
     verify: Annotated[

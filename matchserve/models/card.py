@@ -53,6 +53,8 @@ class ModelCard(BaseModel):
     recipe: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, Any] = Field(default_factory=dict)
     """Figures by benchmark, each with the command that prints them."""
+    searches_turn: bool = False
+    """Whether `orientation=auto` also matches upright patches at other angles if few match."""
     calibration: Calibration | None = None
     """How `same_scene` is computed; without it, `same_scene` is null for this model."""
     notes: str = ""
