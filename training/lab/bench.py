@@ -1,4 +1,4 @@
-"""Measure the overhead of the training loop: its speed against that of bare training steps."""
+"""Measure the overhead of the training loop, and the time to prepare batches alone."""
 
 from __future__ import annotations
 
@@ -77,6 +77,22 @@ def measure(recipe: Recipe, out: Path, *, blocks: int = 8) -> Throughput:
         bare=patches / median(b.wall for b in bare),
         cpu_share=median(b.cpu for b in bare) / median(b.cpu for b in loop),
     )
+
+
+def measure_data(recipe: Recipe, out: Path, *, repeats: int = 7) -> float:
+    """Return the processor seconds that choosing, loading and augmenting one batch takes.
+
+    The best of `repeats` batches counts, on one thread, because other work only adds to it.
+    """
+    run = open_run(create_run(recipe, out))
+    torch.set_num_threads(1)
+    times = []
+    for step in range(repeats + 1):
+        began = time.process_time()
+        run.batches.prepare(step)
+        times.append(time.process_time() - began)
+    # The first batch reads the pages of the store.
+    return min(times[1:])
 
 
 def _loop_block(run: Run, first: int, count: int) -> BlockTime:

@@ -179,18 +179,32 @@ def bench(
     recipe: RecipeArgument = "sdgm-cpu",
     overrides: SetOption = None,
     device: DeviceOption = None,
-    blocks: Annotated[int, typer.Option(help="Number of blocks of eight steps to time.")] = 8,
+    blocks: Annotated[
+        int, typer.Option(help="Number of blocks of eight steps to time.", min=1)
+    ] = 8,
+    data_alone: Annotated[
+        bool,
+        typer.Option(
+            "--data-alone", help="Time only the preparation of batches, on one CPU thread."
+        ),
+    ] = False,
 ) -> None:
     """Measure the overhead of the training loop over bare forward, backward and optimiser steps."""
     import tempfile
 
     from matchserve.memory import keep_freed
-    from training.lab.bench import measure
+    from training.lab.bench import measure, measure_data
     from training.runs.recipe import load_recipe
 
     keep_freed()
     with tempfile.TemporaryDirectory() as folder:
         loaded = load_recipe(recipe, with_device(overrides, device))
+        if data_alone:
+            seconds = measure_data(loaded, Path(folder))
+            typer.echo(
+                f"{recipe}: {seconds:.4f} s of processor time to prepare {loaded.run.batch} pairs"
+            )
+            return
         speed = measure(loaded, Path(folder), blocks=blocks)
     typer.echo(
         f"loop {speed.loop:.0f} patches/s, bare {speed.bare:.0f} patches/s: "

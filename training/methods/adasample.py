@@ -170,20 +170,23 @@ class AdaSample(nn.Module):
     ) -> Selection:
         """Take the first candidate as the anchor (they come shuffled) and draw its positive."""
         rows, count = patches.shape[:2]
-        was_training = net.training
-        net.eval()
-        descriptors = net(patches.flatten(0, 1)).reshape(rows, count, -1)
-        net.train(was_training)
-        distances = self._distances(descriptors)
-        probabilities = positive_probabilities(distances, self._power(progress))
+        power = self._power(progress)
+        is_weighted = self.options.weighted and progress >= self.options.start
+        distances = None
+        probabilities = torch.full((rows, count - 1), 1 / (count - 1), dtype=torch.float64)
+        # Uniform draws without weights do not depend on the network: its pass is saved.
+        if is_weighted or isinstance(power, Tensor) or power != 0:
+            distances = self._distances(_describe(net, patches))
+            probabilities = positive_probabilities(distances, power)
         # Drawn for the batch of all processes, so that the number of processes changes nothing.
         drawn = torch.rand(rows * distributed.world_size(), 1, generator=generator).double()
         drawn = drawn[distributed.own_slice(len(drawn))].to(patches.device)
+        probabilities = probabilities.to(patches.device)
         limit = drawn * probabilities.sum(1, keepdim=True)
         positive = (probabilities.cumsum(1) < limit).sum(1)
         index = torch.arange(rows, device=patches.device)
         pairs = torch.stack([patches[:, 0], patches[index, 1 + positive]], 1)
-        if not self.options.weighted or progress < self.options.start:
+        if distances is None or not is_weighted:
             return Selection(pairs, None)
         selected = distributed.gather(distances[index, positive])
         return Selection(pairs, pair_weights(selected))
@@ -195,7 +198,7 @@ class AdaSample(nn.Module):
         self.average_loss.lerp_(hinge.clamp_min(0).mean().to(self.average_loss), self.options.rate)
 
     def _power(self, progress: float) -> float | Tensor:
-        if progress < self.options.start:
+        if progress < self.options.start or self.options.lam == 0:
             return 0.0
         if math.isinf(self.options.lam):
             return math.inf
@@ -207,3 +210,12 @@ class AdaSample(nn.Module):
             return angle((anchors * others).sum(2))
         flat = row_distance(anchors.expand_as(others).flatten(0, 1), others.flatten(0, 1))
         return flat.reshape(others.shape[:2])
+
+
+def _describe(net: DescriptorNet, patches: Tensor) -> Tensor:
+    """Describe (n, K, 1, S, S) in evaluation mode, (n, K, dim)."""
+    was_training = net.training
+    net.eval()
+    descriptors: Tensor = net(patches.flatten(0, 1)).reshape(*patches.shape[:2], -1)
+    net.train(was_training)
+    return descriptors

@@ -104,6 +104,19 @@ def test_sampler_starts_uniform_and_keeps_the_networks_mode(stores: list[PatchSt
         torch.testing.assert_close(old, new)
 
 
+@pytest.mark.parametrize("options", [{"start": 0.2}, {"lam": 0.0, "weighted": False}])
+def test_uniform_draws_do_not_describe_the_candidates(
+    stores: list[PatchStore], options: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, patches = network(), candidates(stores, 4)
+    sampler = AdaSample(AdaSampleSamplerOptions.model_validate(options))
+    by_distance = AdaSample(AdaSampleSamplerOptions(lam=1e-300))
+    wanted = by_distance.select(net, patches, torch.Generator().manual_seed(3), 0.1)
+    monkeypatch.setattr(DescriptorNet, "forward", None)
+    found = sampler.select(net, patches, torch.Generator().manual_seed(3), 0.1)
+    torch.testing.assert_close(found.patches, wanted.patches, rtol=0, atol=0)
+
+
 def test_sampler_average_loss() -> None:
     sampler = AdaSample(AdaSampleSamplerOptions(rate=0.25, margin=1.0))
     assert float(sampler.average_loss) == 1.0
