@@ -4,7 +4,7 @@ python examples/visual_search.py photos query.jpg --index index
 
 The folder is described once, with `binary` (32 bytes per keypoint), and kept in the index; only new
 photographs are described later. Every photograph is compared with the query, which is right for
-some thousands. For more, let `matchserve collection match --pairs retrieval:20` choose the candidates.
+some thousands. For more, let `matchserve collection match --pairs retrieval:20` choose candidates.
 """
 
 from __future__ import annotations
