@@ -179,7 +179,7 @@ def test_tune_writes_a_model_and_two_pictures(tmp_path: Path, photograph: UInt8)
         part = photograph[40 * i : 40 * i + 260, 30 * i : 30 * i + 300]
         (tmp_path / "photos" / f"{i}.png").write_bytes(encoded(part))
     pair = [EXAMPLES / "images" / "box" / name for name in ("a.jpg", "b.jpg")]
-    command = [EXAMPLES / "tune.sh", tmp_path / "photos", tmp_path / "mine", *pair]
+    command: list[object] = [EXAMPLES / "tune.sh", tmp_path / "photos", tmp_path / "mine", *pair]
     command += ["--steps", 2, "--batch", 8, "--max-keypoints", 60, "--workers", 1]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
