@@ -105,8 +105,9 @@ def evaluate(
     pipeline: Annotated[
         Pipeline,
         typer.Option(
-            help="Which matches are measured (homography, pose, wide): raw mutual nearest "
-            "neighbours, the default of the service, or both beside OpenCV's SIFT with ratio 0.8."
+            help="Which matches are measured (homography, pose, wide, sfm): raw mutual nearest "
+            "neighbours, the default of the service, or (not sfm) both beside OpenCV's SIFT with "
+            "ratio 0.8."
         ),
     ] = "raw",
     selection: Annotated[

@@ -103,7 +103,7 @@ def run_pipeline(
     rule = matcher_options(options)
     stamp = stamp_of(
         model=model.stamp,
-        confidence=_confidence_stamp(model),
+        confidence=confidence_stamp(model),
         data=data.digest,
         pairs=data.pairs,
         rule=repr(rule),
@@ -165,7 +165,8 @@ def _png(image: Image) -> bytes:
     return buffer.getvalue()
 
 
-def _confidence_stamp(model: Model) -> str:
+def confidence_stamp(model: Model) -> str:
+    """Return what identifies the networks that judge the matches of a model."""
     fitted = model.descriptor.card.confidence
     text = "" if fitted is None else fitted.model_dump_json()
     return hashlib.sha256(text.encode()).hexdigest()[:20]

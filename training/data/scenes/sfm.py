@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -118,21 +118,18 @@ def build_database(
     features: Mapping[str, Features],
     options: SfmOptions,
     cameras: Mapping[str, Any] | None = None,
+    matches: Mapping[tuple[str, str], NDArray[np.int32]] | None = None,
 ) -> None:
     """Match all covisible pairs and write the matches with their verified geometry.
 
     `cameras` are pycolmap cameras with known intrinsics by image name. Without them, all images of
-    one size share a camera of guessed focal length.
+    one size share a camera of guessed focal length. `matches` by pair are written if given.
     """
     with pycolmap.Database.open(path) as database:
         ids = _write_images(database, features, cameras)
         matched = []
-        for one, other in covisible_pairs(features, options):
-            pairs = mutual_nn(
-                features[one].descriptors,
-                features[other].descriptors,
-                MatchOptions(ratio=options.ratio),
-            ).pairs
+        found = _mutual_matches(features, options) if matches is None else matches.items()
+        for (one, other), pairs in found:
             if len(pairs) >= 8:
                 database.write_matches(ids[one], ids[other], pairs.astype(np.uint32))
                 matched.append(f"{one} {other}")
@@ -141,6 +138,16 @@ def build_database(
     verify = pycolmap.TwoViewGeometryOptions()
     verify.ransac.random_seed = options.seed
     pycolmap.verify_matches(path, listing, options=verify)
+
+
+def _mutual_matches(
+    features: Mapping[str, Features], options: SfmOptions
+) -> Iterator[tuple[tuple[str, str], NDArray[np.int32]]]:
+    """Yield the mutual nearest neighbours (M, 2) of covisible pairs."""
+    rule = MatchOptions(ratio=options.ratio)
+    for one, other in covisible_pairs(features, options):
+        pairs = mutual_nn(features[one].descriptors, features[other].descriptors, rule).pairs
+        yield (one, other), pairs
 
 
 def covisible_pairs(features: Mapping[str, Features], options: SfmOptions) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ from training.data.scenes.sfm import (
 )
 from training.errors import DataError
 from training.evaluation.cameras import View, find_scenes
+from training.evaluation.pipeline import confidence_stamp
 from training.evaluation.predictions import (
     ImageSet,
     as_keypoints,
@@ -40,9 +41,11 @@ from training.evaluation.protocol import (
     Model,
     ModelResult,
     Options,
+    Pipeline,
     digest_files,
     stamp_of,
 )
+from training.evaluation.refined_scene import match_scene
 from training.metrics.metric import (
     CENTRE_ERROR,
     IMAGES,
@@ -59,8 +62,16 @@ _STORED = (IMAGES, REGISTERED, POINTS, OBSERVATIONS, TRACK_LENGTH, REPROJECTION)
 _METRICS = (*_STORED, CENTRE_ERROR)
 
 
+_MATCHERS: dict[Pipeline, str] = {
+    "raw": "mutual nearest neighbour",
+    "default": "default pipeline, refined points made consistent over all matches",
+}
+
+
 def run(models: Iterable[Model], data: list[Path], options: Options) -> BenchmarkResult:
     """Reconstruct every scene with every model."""
+    if options.pipeline not in _MATCHERS:
+        raise DataError("the benchmark sfm measures one pipeline at a time: raw or default")
     scenes = _scenes(data)
     digests, results = {}, {}
     for model in models:
@@ -76,7 +87,7 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
         results[model.name] = ModelResult(figures, units, units, samples, stamp=model.stamp)
     protocol = {
         **options.protocol("max_keypoints", "ratio", "seed"),
-        "matcher": "mutual nearest neighbour, all pairs up to 15 images",
+        "matcher": f"{_MATCHERS[options.pipeline]}, all pairs up to 15 images",
         "mapper": f"pycolmap {pycolmap.__version__} incremental, COLMAP's defaults",
         "centre_error": "root mean square after similarity alignment, in the unit of the truth",
     }
@@ -137,6 +148,7 @@ def _reconstruct(
         data=images.digest,
         known=bool(views),
         mapper=2,
+        **_pipeline_stamp(model, options),
         **options.protocol("max_keypoints", "ratio", "seed"),
     )
     path = options.cache / f"sfm-{model.name}-{scene}-{stamp}.npz"
@@ -145,6 +157,13 @@ def _reconstruct(
     centres = dict(zip(kept["names"].tolist(), kept["centres"], strict=True))
     figures = {m.name: v for m, v in zip(_STORED, kept["figures"].tolist(), strict=True)}
     return {**figures, CENTRE_ERROR.name: centre_error(centres, views)}
+
+
+def _pipeline_stamp(model: Model, options: Options) -> dict[str, str]:
+    """Return what identifies the default pipeline; nothing for raw matches, as it always was."""
+    if options.pipeline == "raw":
+        return {}
+    return {"pipeline": f"{options.pipeline} 1", "confidence": confidence_stamp(model)}
 
 
 def _map_scene(
@@ -157,12 +176,17 @@ def _map_scene(
     quiet()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    rows = find_keypoints(images, options)
-    keypoints = {name: as_keypoints(rows[name][1:]) for name in images.images}
-    features = describe_all(model, images.images, keypoints)
     rule = SfmOptions(ratio=options.ratio, seed=options.seed, threads=options.threads or -1)
+    matches = None
+    if options.pipeline == "default":
+        matched = match_scene(model, images, options, rule)
+        features, matches = matched.features, matched.matches
+    else:
+        rows = find_keypoints(images, options)
+        keypoints = {name: as_keypoints(rows[name][1:]) for name in images.images}
+        features = describe_all(model, images.images, keypoints)
     cameras = {name: _known_camera(views[name], features[name].size) for name in views}
-    build_database(folder / "database.db", features, rule, cameras or None)
+    build_database(folder / "database.db", features, rule, cameras or None, matches)
     model_3d = run_mapper(folder, rule, refine_intrinsics=not views, has_two_view_points=False)
     shutil.rmtree(folder, ignore_errors=True)
     return _summary(model_3d, len(images.images))
