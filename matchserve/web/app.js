@@ -2,6 +2,7 @@
 
 import { $, say } from "./dom.js";
 import { areChosen, chooseSample, clearImages, clipboardImages, images, isSample, prepareAgain, reductionNotes, state, swapImages, takeFiles } from "./images.js";
+import { startCollections } from "./collections.js";
 import { loadModels, showModelText } from "./models.js";
 import { onOptionChange, optionsLink, resetOptions, restoreOptions, storeOptions } from "./options.js";
 import { Overlay } from "./overlay.js";
@@ -269,6 +270,7 @@ async function start() {
 }
 
 startViews();
+startCollections();
 listenToImages();
 listenToOptions();
 listenToResult();

@@ -15,7 +15,11 @@ async function checked(response) {
 }
 
 export async function getJson(path) {
-  return (await checked(await fetch(path, { headers: keyHeader() }))).json();
+  return (await request("GET", path)).json();
+}
+
+export async function request(method, path, { headers = {}, ...options } = {}) {
+  return checked(await fetch(path, { method, headers: { ...headers, ...keyHeader() }, ...options }));
 }
 
 export async function requestMatch({ accept = "application/json", signal, extra = {} } = {}) {

@@ -218,3 +218,10 @@ def test_limits_are_those_of_the_service(page: Page, server: ServerProcess) -> N
     for field, limit in (("#max_keypoints", "max_keypoints"), ("#max_side", "max_side")):
         expect(page.locator(field)).to_have_attribute("max", str(limits[limit]))
     expect(page.locator("#max_side")).to_have_attribute("placeholder", str(limits["working_side"]))
+
+
+def test_without_a_data_folder_collections_say_how_to_get_one(page: Page) -> None:
+    page.locator("[data-tab=collections]").click()
+    expect(page.locator("#no-collections")).to_contain_text("--data-dir")
+    expect(page.locator("#start-job")).to_be_disabled()
+    expect(page.locator("#collection-problem")).to_be_hidden()
