@@ -13,12 +13,14 @@ from PIL import ImageDraw, ImageFont
 
 from matchserve.types import MatchResult, UInt8
 
-# Colours as RGB. The ramp colours inliers from weak to strong.
+# Colours as RGB, those of the web page (web/viewer.js). The ramp colours inliers from weak to
+# strong: blue to green, because orange and red read as wrong.
 BACKGROUND = (16, 18, 22)
 TEXT = (236, 239, 244)
 QUIET_TEXT = (150, 158, 172)
-REJECTED = (120, 126, 138)
-INLIER_RAMP = ((255, 122, 89), (255, 209, 102), (64, 224, 176))
+REJECTED = (255, 107, 87)
+DOUBTFUL = (178, 186, 198)
+INLIER_RAMP = ((92, 184, 255), (78, 204, 216), (64, 224, 176))
 
 PANEL_HEIGHT = 640
 MAX_PANEL_WIDTH = 1200
@@ -59,7 +61,7 @@ def draw_matches(colour0: UInt8, colour1: UInt8, result: MatchResult) -> UInt8:
     points0, points1 = result.points()
     ends = np.stack([panel0.place(points0), panel1.place(points1)], axis=1)
     is_inlier = _is_drawn_as_inlier(result)
-    _draw_rejected(canvas, ends[~is_inlier])
+    _draw_rejected(canvas, ends[~is_inlier], DOUBTFUL if is_doubtful(result) else REJECTED)
     _draw_inliers(canvas, ends[is_inlier], result.matches.score[is_inlier])
     return _captioned(canvas, result)
 
@@ -71,8 +73,15 @@ def png_bytes(picture: UInt8) -> bytes:
     return buffer.getvalue()
 
 
+def is_doubtful(result: MatchResult) -> bool:
+    """Return whether the images rather show two scenes: their inliers are coincidences."""
+    return result.same_scene is not None and result.same_scene < 0.5
+
+
 def _is_drawn_as_inlier(result: MatchResult) -> NDArray[np.bool_]:
-    """Return the inliers, or all matches if no geometry was requested."""
+    """Return the inliers, all matches if no geometry was requested, or none if in doubt."""
+    if is_doubtful(result):
+        return np.zeros(len(result.matches), np.bool_)
     if result.verification.kind == "none":
         return np.ones(len(result.matches), np.bool_)
     return result.verification.inliers
@@ -87,12 +96,12 @@ def _panel(colour: UInt8, sent_size: tuple[int, int], left: int) -> _Panel:
     return _Panel(pixels, left, _HEADER, np.array(size) / np.array(sent_size))
 
 
-def _draw_rejected(canvas: UInt8, ends: NDArray[np.float64]) -> None:
+def _draw_rejected(canvas: UInt8, ends: NDArray[np.float64], colour: tuple[int, int, int]) -> None:
     """Draw rejected matches faintly; only an even sample if there are many."""
     step = max(1, -(-len(ends) // MAX_REJECTED_LINES))
     layer = canvas.copy()
     for start, end in _fixed_point(ends[::step]):
-        cv2.line(layer, start, end, REJECTED, 1, cv2.LINE_AA, _SHIFT)
+        cv2.line(layer, start, end, colour, 1, cv2.LINE_AA, _SHIFT)
     cv2.addWeighted(layer, 0.35, canvas, 0.65, 0, dst=canvas)
 
 
@@ -138,6 +147,12 @@ def caption(result: MatchResult) -> tuple[str, str]:
     counts = f"{len(result.features0)} and {len(result.features1)} keypoints"
     if kind == "none":
         return f"{len(result.matches)} matches", f"{result.model}   {counts}   not verified"
+    if is_doubtful(result):
+        headline = f"Not the same scene: {len(result.matches)} doubtful matches"
+        return (
+            headline,
+            f"{result.model}   {counts}   same scene {max(result.same_scene or 0, 0.01):.2f}",
+        )
     headline = f"{result.inlier_count} of {len(result.matches)} matches agree on one {kind}"
     if kind == "fundamental":
         headline += " matrix"

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from matchserve import defaults
+from matchserve.cli.extras import IgnoredShapes, MaskFile, PointsFile, extras
 from matchserve.cli.images import limits_of, named_errors, read_image_file
 from matchserve.cli.options import (
     Exif,
@@ -49,6 +50,9 @@ def describe(
         typer.Option(help="Model name, or path to a model directory.", show_default=defaults.MODEL),
     ] = None,
     max_keypoints: MaxKeypoints = defaults.MAX_KEYPOINTS,
+    mask: MaskFile = None,
+    ignore: IgnoredShapes = None,
+    keypoints: PointsFile = None,
     upright: Upright = False,
     max_side: MaxSide = defaults.MAX_SIDE,
     max_pixels: MaxPixels = LIBRARY_LIMITS.max_pixels,
@@ -60,6 +64,7 @@ def describe(
     """Write the keypoints and descriptors of an image."""
     _check_output(output)
     data = read_image_file(image)
+    given = extras("image", mask, ignore, keypoints)
     if server is not None:
         from matchserve.client import Client  # httpx is not needed otherwise
 
@@ -71,6 +76,7 @@ def describe(
                 upright=upright,
                 max_side=max_side,
                 exif=exif,
+                **given.fields(),
             )
     else:
         options = Options(
@@ -85,7 +91,7 @@ def describe(
             limits=limits_of(max_pixels),
         )
         with named_errors(matcher, [("image", image, data)], options):
-            features = matcher.features(data, options)
+            features = matcher.features(given.input(data, matcher), options)
     _write(output, image.name, features)
     name = "standard output" if output == STANDARD_OUTPUT else output
     say(escape(f"{len(features)} keypoints described by {features.model} in {name}"))

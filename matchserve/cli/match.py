@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from matchserve import defaults
+from matchserve.cli.extras import IgnoredShapes, MaskFile, PointsFile, extras
 from matchserve.cli.images import limits_of, named_errors, read_image_file
 from matchserve.cli.options import (
     CameraOfBoth,
@@ -66,6 +67,13 @@ def match(
             show_default="no test",
         ),
     ] = None,
+    max_distance: Annotated[
+        float | None,
+        typer.Option(
+            help="Maximum distance of matched descriptors: Euclidean, or a number of bits.",
+            show_default="no limit",
+        ),
+    ] = None,
     min_confidence: Annotated[
         float,
         typer.Option(
@@ -99,12 +107,22 @@ def match(
     camera: CameraOfBoth = None,
     camera0: CameraOfFirst = None,
     camera1: CameraOfSecond = None,
+    mask0: MaskFile = None,
+    mask1: MaskFile = None,
+    ignore0: IgnoredShapes = None,
+    ignore1: IgnoredShapes = None,
+    keypoints0: PointsFile = None,
+    keypoints1: PointsFile = None,
     upright: Upright = False,
     duplicates: Duplicates = False,
     selection: SelectionOption = defaults.SELECTION,
     max_side: MaxSide = defaults.MAX_SIDE,
     max_pixels: MaxPixels = LIBRARY_LIMITS.max_pixels,
     exif: Exif = "apply",
+    details: Annotated[
+        bool,
+        typer.Option(help="Write the scale, orientation and score of each keypoint as well."),
+    ] = False,
     json: JsonFile = None,
     npz: Annotated[
         Path | None, typer.Option(help="Write the result as NumPy arrays (npz) to this file.")
@@ -116,6 +134,8 @@ def match(
 ) -> None:
     """Match two images."""
     check_outputs((json, npz, draw), picture=draw)
+    extras0 = extras("image0", mask0, ignore0, keypoints0)
+    extras1 = extras("image1", mask1, ignore1, keypoints1)
     if server is not None:
         fields = {
             **({"model": model} if model is not None else {}),  # otherwise the server's default
@@ -124,6 +144,8 @@ def match(
             "min_confidence": min_confidence, "refine": refine, "orientation": orientation,
             "duplicates": duplicates, "selection": selection,
             "camera": camera, "camera0": camera0, "camera1": camera1,
+            "max_distance": max_distance, "details": details,
+            **extras0.fields(), **extras1.fields(),
         }  # fmt: skip
         _match_on_server(server, (image0, image1), fields, (json, npz, draw))
         return
@@ -137,7 +159,7 @@ def match(
         max_side=max_side,
         judge=JudgeOptions(min_confidence, refine),
         orientation=orientation,
-        match=MatchOptions(ratio=ratio),
+        match=MatchOptions(ratio, max_distance),
         verify=verify_options(verify, threshold_px, camera, camera0, camera1),
         exif=exif,
     )
@@ -150,11 +172,12 @@ def match(
     )
     images = (("image0", image0, data0), ("image1", image1, data1))
     with named_errors(matcher, images, options):
-        result = matcher.match(data0, data1, options)
+        first, second = extras0.input(data0, matcher), extras1.input(data1, matcher)
+        result = matcher.match(first, second, options)
     if json is not None:
-        write_json(json, result_fields(result))
+        write_json(json, result_fields(result, details=details))
     if npz is not None:
-        write(npz, result_npz(result))
+        write(npz, result_npz(result, details=details))
     if draw is not None:
         write(draw, _drawn((data0, data1), result, exif, matcher.limits))
     print_summary(result, matcher.descriptor.provider)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -135,14 +136,16 @@ def check_size(size: tuple[int, int], limits: Limits) -> None:
     width, height = size
     if max(size) > limits.max_side:
         raise ImageTooLarge(
-            f"the image is {width}x{height}, no side may exceed {limits.max_side} pixels",
+            f"the image is {width}x{height}, no side may exceed {limits.max_side} pixels: "
+            f"reduce it to {_allowed_size(size, limits)} or less",
             limit=limits.max_side,
             value=max(size),
         )
     if width * height > limits.max_pixels:
         raise ImageTooLarge(
             f"the image has {width * height / 1e6:.1f} megapixels ({width}x{height}), at most "
-            f"{limits.max_pixels / 1e6:.1f} are allowed",
+            f"{limits.max_pixels / 1e6:.1f} are allowed: reduce it to "
+            f"{_allowed_size(size, limits)} or less",
             limit=limits.max_pixels,
             value=width * height,
         )
@@ -152,6 +155,13 @@ def check_size(size: tuple[int, int], limits: Limits) -> None:
             limit=limits.min_side,
             value=min(size),
         )
+
+
+def _allowed_size(size: tuple[int, int], limits: Limits) -> str:
+    """Return the largest allowed size of the same shape as text."""
+    width, height = size
+    scale = min(limits.max_side / max(size), math.sqrt(limits.max_pixels / (width * height)))
+    return f"{max(1, math.floor(width * scale))}x{max(1, math.floor(height * scale))}"
 
 
 def _check_bytes(data: Encoded, limits: Limits) -> None:

@@ -42,7 +42,8 @@ async function run() {
   const start = performance.now();
   timer = setInterval(() => say(`Matching… ${((performance.now() - start) / 1000).toFixed(1)} s`), 100);
   try {
-    const response = await requestMatch({ signal: mine.signal });
+    // The curl line does without the details, which are for the view of the keypoints.
+    const response = await requestMatch({ signal: mine.signal, extra: { details: true } });
     result = await response.json();
     showResult();
     say([`Done in ${((performance.now() - start) / 1000).toFixed(2)} s`, ...reductionNotes(), ...result.notes].join("; "));

@@ -1,4 +1,4 @@
-// The menu of models: which is faster and which finds more, by the figures in the models' cards.
+// The menu of models: what each is for, and how many correct matches it finds, by its card.
 
 import { $ } from "./dom.js";
 import { DEFAULTS } from "./options.js";
@@ -22,37 +22,23 @@ export async function loadModels() {
 
 function label(model, reference) {
   if (!model.ready) return `${model.name} (not ready)`;
-  const words = [model.name === reference?.name ? "default" : "", ...comparison(model, reference)];
+  const words = [model.purpose ?? "", ...comparison(model, reference)];
   const text = words.filter(Boolean).join(", ");
   return text ? `${model.name}: ${text}` : model.name;
 }
 
-// Compared with the default model: work for one patch, and correct matches on the benchmark.
+// Correct matches on the benchmark of the cards, compared with the default model.
 function comparison(model, reference) {
-  if (!reference || model.name === reference.name) return [];
-  const words = [];
-  const [work, usual] = [workOf(model), workOf(reference)];
-  if (work && usual && work / usual > 1.5) words.push("slower");
-  if (work === 0 && usual) words.push("fastest");
-  const [correct, normal] = [correctOf(model, reference), correctOf(reference, reference)];
-  if (correct && normal && Math.abs(correct / normal - 1) > 0.01) {
-    const percent = Math.round(100 * (correct / normal - 1));
-    words.push(`${percent > 0 ? "+" : "−"}${Math.abs(percent)} % correct matches`);
-  }
-  if (model.kind === "binary") words.push("smallest");
-  return words;
-}
-
-// Millions of multiply-accumulate operations for one patch; 0 for a descriptor without a network.
-function workOf(model) {
-  if (!model.sha256) return 0;
-  const found = /([\d.]+) MMAC/.exec(model.method ?? "");
-  return found ? Number(found[1]) : null;
+  if (model.name === reference?.name) return ["default"];
+  const [correct, usual] = [correctOf(model, reference), correctOf(reference, reference)];
+  if (!correct || !usual || Math.abs(correct / usual - 1) < 0.01) return [];
+  const percent = Math.round(100 * (correct / usual - 1));
+  return [`${percent > 0 ? "+" : "−"}${Math.abs(percent)} % correct matches`];
 }
 
 function correctOf(model, reference) {
-  const own = model.metrics?.[BENCHMARK]?.figures ?? reference.metrics?.[BENCHMARK]?.figures;
-  return own?.[model.name]?.correct ?? null;
+  const own = model?.metrics?.[BENCHMARK]?.figures ?? reference?.metrics?.[BENCHMARK]?.figures;
+  return own?.[model?.name]?.correct ?? null;
 }
 
 function description(model) {

@@ -6,7 +6,7 @@ import { $ } from "./dom.js";
 // set when the models are known.
 export const DEFAULTS = {
   model: "", verify: "fundamental", max_keypoints: "2048", min_confidence: "0.5", threshold_px: "3",
-  ratio: "", max_side: "", upright: false,
+  ratio: "", max_distance: "", max_side: "", upright: false,
 };
 const NAMES = Object.keys(DEFAULTS);
 const STORED = "matchserve.options";
