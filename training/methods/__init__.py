@@ -2,8 +2,8 @@
 
 Where to change or add something:
 
-- `sdgm`, `cdf`, `adasample`, `stochastic`, `baselines`: one module per method, with its options
-  and its loss (and, for AdaSample, its sampler);
+- `sdgm`, `cdf`, `adasample`, `stochastic`, `baselines`, `classic` (TFeat, L2-Net): the methods,
+  with their options and losses (and, for AdaSample, its sampler);
 - `losses`: distances, and losses of distances, as pure functions;
 - `mining`: the hard negatives of a batch; `triplets` turns them into distances;
 - `samplers`: the interface of samplers, and the uniform one;
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from training.methods import adasample, baselines, cdf, sdgm, stochastic
+from training.methods import adasample, baselines, cdf, classic, sdgm, stochastic
 from training.methods.contract import LossOutput, Method, PairLoss, Pairs
 from training.methods.samplers import SamplerEntry, Uniform, UniformOptions
 
@@ -35,6 +35,8 @@ METHODS: dict[str, Method[Any]] = {
     "hardest": Method(baselines.HardestOptions, baselines.build, ("unit", "binary")),
     "hynet": Method(baselines.HyNetOptions, baselines.build_hynet),
     "sosnet": Method(baselines.SosNetOptions, baselines.build_sosnet),
+    "l2net": Method(classic.L2NetOptions, classic.build_l2net),
+    "tfeat": Method(classic.TFeatOptions, classic.build_tfeat, ("unit", "linear")),
 }
 
 LossOptions = Annotated[
@@ -49,7 +51,9 @@ LossOptions = Annotated[
     | baselines.SoftplusOptions
     | baselines.HardestOptions
     | baselines.HyNetOptions
-    | baselines.SosNetOptions,
+    | baselines.SosNetOptions
+    | classic.L2NetOptions
+    | classic.TFeatOptions,
     Field(discriminator="name"),
 ]
 

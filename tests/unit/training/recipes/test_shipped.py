@@ -32,15 +32,16 @@ PAPERS = {
 }
 CPU = {
     "hardnet-cpu", "sdgm-cpu", "cdf-cpu", "cdf-binary-cpu", "adasample-cpu", "stochastic-cpu",
-    "hynet-cpu", "sosnet-cpu",
+    "hynet-cpu", "sosnet-cpu", "l2net-cpu", "tfeat-cpu",
 }  # fmt: skip
 STAGES = {"compact-k20", "compact-start", "compact-neighbours", "compact-mixed", "accurate-start"}
+NEVER_SHIPPED = {"methods-study", "stochastic-study"}
 MODELS = {"compact", "accurate", "binary"}
 
 
 def test_exactly_these_recipes_ship() -> None:
     assert set(shipped_recipes()) == PAPERS | CPU | STAGES | MODELS | {"synthetic", "compact-tune"}
-    assert {path.stem for path in RESEARCH_FILES} == set(RESEARCH)
+    assert {path.stem for path in RESEARCH_FILES} == set(RESEARCH) | NEVER_SHIPPED
 
 
 @pytest.mark.parametrize("name", shipped_recipes())

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from training.methods import METHODS
 from training.methods.cdf import CdfOptions
+from training.methods.classic import L2NetOptions
 from training.methods.contract import Pairs
 from training.methods.sdgm import SdgmOptions
 from training.networks import DescriptorNet
@@ -84,6 +85,10 @@ def shrunk(name: str) -> Recipe:
         # A sum over the batch: unchanged, it would divide the gradient by a thousand.
         power = shipped.loss.power_init * BATCH / shipped.run.batch
         changes.append(f"loss.power_init={power}")
+    if isinstance(shipped.loss, L2NetOptions):
+        # The correlations of independent dimensions over N pairs sum to D^2 / N.
+        compactness = shipped.loss.compactness * (BATCH / shipped.run.batch) ** 2
+        changes.append(f"loss.compactness={compactness}")
     return load_recipe(name, [*SMALL, *changes])
 
 
