@@ -43,8 +43,15 @@ test: lint ## run all checks and the fast tests, with coverage
 test-all: lint ## run all checks and all tests except the nightly ones
 	$(BIN)/pytest -n 2 -m 'not nightly'
 
-test-nightly: $(VENV)/.full ## install the GPU packages in a clean folder and load them (4 GB)
-	$(BIN)/pytest -m nightly
+# What takes long or needs a quiet machine: fuzzing, soak, load, the security tests with their bars in
+# seconds, and the GPU packages (4 GB). NIGHTLY_* (tests/nightly/budget.py) make it shorter.
+$(VENV)/.nightly: $(VENV)/.full
+	$(PIP) -e '.[cpu,train,dev,docs,fuzz]'
+	@touch $@
+
+test-nightly: $(VENV)/.nightly ## run what takes long: fuzzing, soak, load, exact times, GPU packages (4 GB)
+	EXACT_TIMES=1 $(BIN)/pytest -m nightly
+	EXACT_TIMES=1 $(BIN)/pytest -m 'not nightly' tests/security tests/load
 
 # The GPU packages have an environment of their own: PyTorch brings another cuDNN.
 $(GPU_VENV)/.gpu: pyproject.toml constraints.txt constraints-gpu.txt

