@@ -10,7 +10,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from matchserve.types import Float32, Int32
+from matchserve.types import Float32, Int32, ViewReport
 
 Size = tuple[int, int]
 
@@ -44,6 +44,7 @@ class ClientMatch:
     refined: NDArray[np.bool_]
     affine: Float32 | None
     orientation: str
+    views: ViewReport
     geometry_reason: str
     geometry_pose: NDArray[np.float64] | None
     geometry_cameras: tuple[str, str] | None
@@ -89,6 +90,7 @@ def match_from_fields(fields: Mapping[str, Any]) -> ClientMatch:
         **_sizes(fields),
         match_confidence=fields["confidence"],
         notes=tuple(fields["notes"]),
+        views=_views(fields["views"]),
         geometry_kind=geometry["kind"],
         geometry_matrix=geometry["matrix"],
         geometry_pose=geometry.get("pose"),
@@ -96,6 +98,11 @@ def match_from_fields(fields: Mapping[str, Any]) -> ClientMatch:
         geometry_reason=geometry["reason"],
         confidence=geometry["confidence"],
     )
+
+
+def _views(views: Mapping[str, Any]) -> ViewReport:
+    best0, best1 = ((float(tilt), float(angle)) for tilt, angle in views["best"])
+    return ViewReport(int(views["described"]), (best0, best1), str(views["reason"]))
 
 
 def _sizes(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,3 +40,11 @@ SELECTION: Literal["contrast"] = "contrast"
 
 ORIENTATION: Literal["auto"] = "auto"
 """Whether patches are turned by the orientation of their keypoint."""
+
+VIEWS: Literal[1] = 1
+"""Number of pairs of synthetic views that are matched; 1 for the images as sent alone."""
+
+ENOUGH_CONFIDENCE = 0.999
+ENOUGH_INLIERS = 60.0
+"""With `views` of "auto", no more views are matched once the geometry has this confidence, and this
+number of inliers is expected to be right (docs/research/match-quality.md)."""

@@ -12,6 +12,9 @@ MIN_PATCH_SIZE, MAX_PATCH_SIZE = 8, 128
 MAX_BATCH_IMAGES = 40
 """Largest number of images that a setting may allow in a batch; a form has at most 64 parts."""
 
+MAX_VIEWS = 41
+"""Maximum number of pairs of synthetic views that one call matches."""
+
 MIN_WORKING_SIDE = 16
 """Smallest side that an image may be reduced to."""
 

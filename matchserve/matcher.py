@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from matchserve import defaults
+from matchserve.attempts import Attempt, judge_pair, verify_attempt
 from matchserve.clock import Call, one_thread
 from matchserve.decoding.detection import Detector, detect_here
 from matchserve.errors import InvalidParameter
@@ -25,8 +26,7 @@ from matchserve.hardware import available_cpus
 from matchserve.inputs import ImageInput as ImageInput
 from matchserve.inputs import ImageSource as ImageSource
 from matchserve.inputs import PlainSource, as_input, find_keypoints
-from matchserve.judging import JudgedMatches, find_matches
-from matchserve.libraries import import_faiss
+from matchserve.judging import JudgedMatches
 from matchserve.limits import LIBRARY_LIMITS, Limits, check_keypoint_count
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import load_descriptor
@@ -36,15 +36,8 @@ from matchserve.pair_cameras import FocalLengths, read_focal_lengths, wants_exif
 from matchserve.pair_runner import PairRunner, Source, fit_in_memory
 from matchserve.threads import off_main_thread
 from matchserve.turning import find_turn, turned
-from matchserve.types import (
-    Features,
-    Image,
-    Keypoints,
-    MatchResult,
-    OrientationUsed,
-    Verification,
-)
-from matchserve.vision import geometry
+from matchserve.types import Features, Image, Keypoints, MatchResult, Verification, ViewReport
+from matchserve.view_search import SearchedImage, ViewSearch
 from matchserve.vision.decode import Decoder, InProcessDecoder, from_array
 from matchserve.vision.evidence import gather
 from matchserve.vision.keypoints import DetectOptions
@@ -126,7 +119,11 @@ class Matcher:
                     attempts.append(self._turned_attempt(sources, attempts[1], options, run))
         best = max(attempts, key=lambda attempt: attempt.judged.expected_right)
         sizes = (best.features[0].size, best.features[1].size)
-        return self._verified(best, with_cameras(options, focal_lengths, sizes), call)
+        options = with_cameras(options, focal_lengths, sizes)
+        if options.views == 1:
+            return self._result(best, verify_attempt(best, options, call), call)
+        found, verification, report = self._search(sources, best, options, call)
+        return replace(self._result(found, verification, call), views=report)
 
     def features(
         self, image: ImageSource, options: Options = DEFAULT_OPTIONS, call: Call | None = None
@@ -194,8 +191,9 @@ class Matcher:
         call = call or Call()
         features = (features0, features1)
         options = with_cameras(options, (None, None), (features0.size, features1.size))
-        judged = self._judged(features, None, options, call)
-        return self._verified(_Attempt(features, judged, "oriented"), options, call)
+        judged = judge_pair(features, None, self.descriptor.card, options, call)
+        attempt = Attempt(features, judged, "oriented")
+        return self._result(attempt, verify_attempt(attempt, options, call), call)
 
     def load(
         self, source: ImageSource, options: Options = DEFAULT_OPTIONS, call: Call | None = None
@@ -244,7 +242,7 @@ class Matcher:
         detect_options: DetectOptions,
         options: Options,
         run: PairRunner,
-    ) -> _Attempt:
+    ) -> Attempt:
         """Describe both images in one orientation, and find and judge their matches."""
         call = run.call
         recalled = [self._recalled(source, detect_options, options, call) for source in sources]
@@ -271,18 +269,18 @@ class Matcher:
                 self._image(sources[0], options, call),
                 self._image(sources[1], options, call),
             )
-        judged = self._judged(features, images, options, call)
-        return _Attempt(features, judged, "upright" if detect_options.upright else "oriented")
+        judged = judge_pair(features, images, self.descriptor.card, options, call)
+        return Attempt(features, judged, "upright" if detect_options.upright else "oriented")
 
-    def _searches_turn(self, attempts: list[_Attempt], options: Options) -> bool:
+    def _searches_turn(self, attempts: list[Attempt], options: Options) -> bool:
         """Return whether the images should be matched upright at other angles too."""
         is_wanted = options.orientation == "search" or self.descriptor.card.searches_turn
         best = max(attempt.judged.expected_right for attempt in attempts)
         return is_wanted and best < CONVINCING_MATCHES
 
     def _turned_attempt(
-        self, sources: tuple[Source, Source], upright: _Attempt, options: Options, run: PairRunner
-    ) -> _Attempt:
+        self, sources: tuple[Source, Source], upright: Attempt, options: Options, run: PairRunner
+    ) -> Attempt:
         """Describe the upright keypoints of image 1 at the angle that finds most matches."""
         call = run.call
         images = (
@@ -297,12 +295,14 @@ class Matcher:
             return replace(features1, keypoints=keypoints, descriptors=descriptors)
 
         def judge(features: tuple[Features, Features]) -> JudgedMatches:
-            return self._judged(features, None, options, call)
+            return judge_pair(features, None, self.descriptor.card, options, call)
 
         angle = find_turn(features0, features1.keypoints, describe, judge)
         features = (features0, describe(turned(features1.keypoints, angle)))
         # Nothing is refined here either if the options say so.
-        return _Attempt(features, self._judged(features, images, options, call), "turned")
+        return Attempt(
+            features, judge_pair(features, images, self.descriptor.card, options, call), "turned"
+        )
 
     def _image(self, source: Source, options: Options, call: Call) -> Image:
         """Decode an image if it was not decoded yet."""
@@ -350,39 +350,27 @@ class Matcher:
             self._cache.put(self._cache_key(source, detect_options, options), features)
         return features
 
-    def _judged(
-        self,
-        features: tuple[Features, Features],
-        images: tuple[Image, Image] | None,
-        options: Options,
-        call: Call,
-    ) -> JudgedMatches:
-        with call.clock.stage("match"):
-            # OpenMP keeps this number per thread: it changes nothing for other calls.
-            import_faiss().omp_set_num_threads(call.threads())
-            card = self.descriptor.card
-            return find_matches(features, images, card, options.match, options.judge)
+    def _search(
+        self, sources: tuple[Source, Source], frontal: Attempt, options: Options, call: Call
+    ) -> tuple[Attempt, Verification, ViewReport]:
+        """Match synthetic views too, after the images as sent."""
+        if any(source.given.points is not None for source in sources):
+            raise InvalidParameter("views need keypoints that are detected, not given ones")
+        first, second = (
+            SearchedImage(self._image(source, options, call), source.given.mask)
+            for source in sources
+        )
+        return ViewSearch((first, second), self.descriptor, options, call).run(frontal)
 
-    def _verified(self, attempt: _Attempt, options: Options, call: Call) -> MatchResult:
-        """Fit the geometry of judged matches, and keep those that are returned."""
-        features0, features1 = attempt.features
-        judged = attempt.judged
-        matches, refined = judged.matches, judged.refined
+    def _result(self, attempt: Attempt, verification: Verification, call: Call) -> MatchResult:
+        """Keep the matches that are returned."""
+        judged, refined = attempt.judged, attempt.judged.refined
         with call.clock.stage("verify"):
-            verification = geometry.verify(
-                features0.keypoints.xy[matches.pairs[:, 0]],
-                judged.points1(features1.keypoints),
-                (features0.size, features1.size),
-                options.verify,
-                # Raw matches are verified as they always were, by uniform samples.
-                matches.confidence if options.judge.min_confidence > 0 else None,
-            )
             same_scene = self._same_scene(attempt, verification)
         returned = judged.returned
         return MatchResult(
-            features0,
-            features1,
-            matches[returned],
+            *attempt.features,
+            judged.matches[returned],
             replace(verification, inliers=verification.inliers[returned]),
             call.clock.timings_ms(),
             same_scene,
@@ -390,7 +378,7 @@ class Matcher:
             attempt.orientation,
         )
 
-    def _same_scene(self, attempt: _Attempt, verification: Verification) -> float | None:
+    def _same_scene(self, attempt: Attempt, verification: Verification) -> float | None:
         """Return the calibrated probability, or None if the card has no calibration for it."""
         card, judged = self.descriptor.card, attempt.judged
         if card.calibration is None or attempt.features[0].model != card.name:
@@ -408,16 +396,7 @@ class Matcher:
                 yield pool
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """Both images described in one orientation, and their judged matches."""
-
-    features: tuple[Features, Features]
-    judged: JudgedMatches
-    orientation: OrientationUsed
-
-
-def _is_undecided(attempt: _Attempt, options: Options) -> bool:
+def _is_undecided(attempt: Attempt, options: Options) -> bool:
     """Return whether upright patches should be tried as well."""
     if options.orientation not in ("auto", "search") or attempt.orientation != "oriented":
         return False

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.judging import JudgeOptions
-from matchserve.limits import MIN_WORKING_SIDE
+from matchserve.limits import MAX_VIEWS, MIN_WORKING_SIDE
 from matchserve.vision.cameras import Camera, chosen_cameras
 from matchserve.vision.decode import ExifPolicy
 from matchserve.vision.geometry import VerifyChoice, VerifyOptions
@@ -16,6 +16,7 @@ from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 
 Orientation = Literal["auto", "oriented", "upright", "search"]
+Views = Literal["auto"] | int
 ORIENTATIONS: tuple[Orientation, ...] = get_args(Orientation)
 
 
@@ -28,7 +29,9 @@ class Options:
     coordinates are always those of the image as sent. `orientation` says whether patches are
     turned by the orientation of their keypoint: "auto" describes them again without turning them
     if turned patches find few matches, and takes what finds more. "search" then also tries to turn
-    the second image as a whole; so does "auto" for models whose card says `searches_turn`.
+    the second image as a whole; so does "auto" for models whose card says `searches_turn`. `views`
+    is the number of pairs of synthetic views that are matched for extreme viewpoints, 1 for the
+    images as sent alone; "auto" goes on until the geometry is sure.
     """
 
     detect: DetectOptions = field(default_factory=DetectOptions)
@@ -38,12 +41,15 @@ class Options:
     max_side: int = defaults.MAX_SIDE
     judge: JudgeOptions = field(default_factory=JudgeOptions)
     orientation: Orientation = defaults.ORIENTATION
+    views: Views = defaults.VIEWS
 
     def __post_init__(self) -> None:
         if self.orientation not in ORIENTATIONS:
             raise InvalidParameter(
                 f"orientation is {self.orientation!r}, not one of {', '.join(ORIENTATIONS)}"
             )
+        if self.views != "auto" and not 1 <= self.views <= MAX_VIEWS:
+            raise InvalidParameter(f"views is {self.views!r}, must be auto or in 1..{MAX_VIEWS}")
         if self.exif not in ("apply", "ignore"):
             raise InvalidParameter(f"exif is {self.exif!r}, not apply or ignore")
         if self.max_side and self.max_side < MIN_WORKING_SIDE:
@@ -78,3 +84,17 @@ def verify_options(
         raise InvalidParameter("cameras are for verify 'pose' only")
     cameras = chosen_cameras(camera, camera0, camera1)
     return VerifyOptions(kind, threshold_px, cameras=cameras)
+
+
+def parse_views(text: str) -> Views:
+    """Read the number of views, or `auto`.
+
+    Raises:
+        InvalidParameter: the text is neither.
+    """
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidParameter(f"views is {text!r}, must be auto or a whole number") from error

@@ -248,14 +248,39 @@ class Verification:
                 object.__setattr__(self, name, _frozen(value, np.float64, shape, name))
 
 
+@dataclass(frozen=True, slots=True)
+class ViewReport:
+    """Which views of the two images were matched.
+
+    `described` is the number of described views of both images, the images as sent included.
+    `best` has tilt and angle in degrees of the view of each image whose pair found most matches,
+    (1, 0) for an image as sent. `reason` says why the search ended.
+    """
+
+    described: int = 2
+    best: tuple[tuple[float, float], tuple[float, float]] = ((1.0, 0.0), (1.0, 0.0))
+    reason: str = ""
+
+    @property
+    def note(self) -> str:
+        """Say which synthetic views were matched; empty if there were none."""
+        if self.described <= 2:
+            return ""
+        best = (
+            f"image{side} " + ("as sent" if tilt == 1 else f"tilted {tilt:g}x at {angle:g} degrees")
+            for side, (tilt, angle) in enumerate(self.best)
+        )
+        return f"{self.described} views were described, best {', '.join(best)}; {self.reason}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchResult:
     """Two described images, their matches and the geometry of the matches.
 
     `same_scene` is the probability that both images show the same scene; None if no geometry was
     requested, or the model's card has no calibration for that geometry. `refined` are the refined
-    points, None if none were. `orientation` says how patches were turned; `views` counts the
-    synthetic views that were matched, 1 for the images alone.
+    points, None if none were. `orientation` says how patches were turned; `views` says
+    which synthetic views were matched.
     """
 
     features0: Features
@@ -266,7 +291,7 @@ class MatchResult:
     same_scene: float | None = None
     refined: RefinedPoints | None = None
     orientation: OrientationUsed = "oriented"
-    views: int = 1
+    views: ViewReport = field(default_factory=ViewReport)
 
     @property
     def model(self) -> str:
@@ -287,7 +312,8 @@ class MatchResult:
     def notes(self) -> tuple[str, ...]:
         """What the user should know about how the images were processed."""
         named = (("image0", self.features0), ("image1", self.features1))
-        return tuple(note for name, features in named if (note := _reduction_note(name, features)))
+        reduced = (_reduction_note(name, features) for name, features in named)
+        return tuple(note for note in (*reduced, self.views.note) if note)
 
     def points(self) -> tuple[Float32, Float32]:
         """Return the matched points of both images, (M, 2) each, refined where they could be."""

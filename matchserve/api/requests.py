@@ -31,10 +31,13 @@ from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
 from matchserve.settings import BYTES_PER_MEGAPIXEL, Settings
 from matchserve.types import Features
+from matchserve.view_search import kept_features
 from matchserve.vision.pixels import inspect
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 
+MAX_FEATURE_BYTES = 1100
+"""Memory of one described keypoint: 256 floats and its position, scale, angle and score."""
 MAX_DESCRIPTOR_BYTES = 1 << 26
 DECODE_BYTES_PER_PIXEL = {"JPEG": 8, "PNG": 20, "WEBP": 28}
 """Memory that decoding takes, measured: RGBA and 16-bit PNG, CMYK and progressive JPEG."""
@@ -266,7 +269,18 @@ def _images(
             megapixels += image_megapixels(image, fields, settings)
         with naming(f"mask of {extra.name}"):
             megapixels += _mask_megapixels(extra.mask, settings)
+    if isinstance(fields, MatchFields) and fields.views != 1:
+        megapixels += _views_megapixels(fields, settings)
     return ImagesRequest(images, fields, extras, megapixels)
+
+
+def _views_megapixels(fields: MatchFields, settings: Settings) -> float:
+    """Return the memory of the features that are kept of synthetic views, as megapixels.
+
+    The views themselves have no more pixels than the images, and exist one after the other.
+    """
+    keypoints = fields.options(settings).detect.max_keypoints
+    return kept_features() * keypoints * MAX_FEATURE_BYTES / BYTES_PER_MEGAPIXEL
 
 
 def check_limits(fields: DetectFields, settings: Settings) -> None:

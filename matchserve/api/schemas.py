@@ -17,7 +17,7 @@ from matchserve.api.image_extras import (
 )
 from matchserve.api.strict import FEATURES_ID, Base64, Column, Point, Row, Rows, Strict
 from matchserve.judging import JudgeOptions
-from matchserve.limits import MIN_WORKING_SIDE
+from matchserve.limits import MAX_VIEWS, MIN_WORKING_SIDE
 from matchserve.matcher import Options
 from matchserve.settings import Settings
 from matchserve.types import DescriptorKind, OrientationUsed
@@ -172,6 +172,14 @@ class PairFields(DetectFields, VerifyFields):
             "turn the second image as a whole."
         ),
     ] = defaults.ORIENTATION
+    views: Annotated[
+        Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_VIEWS)],
+        Field(
+            description="Number of pairs of synthetic views that are matched, for extreme "
+            "viewpoints: 1 for the images as sent alone; auto goes on until the geometry is sure, "
+            "or the time of the request is nearly up."
+        ),
+    ] = defaults.VIEWS
 
     def options(self, settings: Settings) -> Options:
         """Return the options for the matcher."""
@@ -181,6 +189,7 @@ class PairFields(DetectFields, VerifyFields):
             verify=self.verify_with_cameras(self.verify, self.threshold_px),
             judge=JudgeOptions(self.min_confidence, self.refine),
             orientation=self.orientation,
+            views=self.views,
         )
 
 
@@ -345,6 +354,22 @@ class Geometry(BaseModel):
     ]
 
 
+class Views(BaseModel):
+    """Which synthetic views of the images were matched."""
+
+    described: Annotated[
+        int, Field(description="Number of described views of both images, as sent included.")
+    ]
+    best: Annotated[
+        list[list[float]],
+        Field(
+            description="Tilt and angle in degrees of the view of each image whose pair found most "
+            "matches; tilt 1 is the image as sent."
+        ),
+    ]
+    reason: Annotated[str, Field(description="Why no more views were matched.")]
+
+
 class MatchResponse(BaseModel):
     """The matches of two images."""
 
@@ -409,6 +434,7 @@ class MatchResponse(BaseModel):
             "upright, or were upright in a second image turned as a whole."
         ),
     ]
+    views: Views
     inliers: Annotated[
         list[bool], Field(description="Whether each match agrees with the geometry.")
     ]

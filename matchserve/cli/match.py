@@ -26,6 +26,7 @@ from matchserve.cli.options import (
     SelectionOption,
     Server,
     Upright,
+    ViewsOption,
 )
 from matchserve.cli.output import (
     check_outputs,
@@ -40,7 +41,7 @@ from matchserve.encoding import result_fields, result_npz
 from matchserve.judging import JudgeOptions
 from matchserve.limits import LIBRARY_LIMITS, Limits
 from matchserve.matcher import Matcher, Options
-from matchserve.options import verify_options
+from matchserve.options import parse_views, verify_options
 from matchserve.types import MatchResult
 from matchserve.vision.decode import ExifPolicy, decode_colour
 from matchserve.vision.keypoints import DetectOptions
@@ -93,6 +94,7 @@ def match(
             "the second image as a whole."
         ),
     ] = defaults.ORIENTATION,
+    views: ViewsOption = str(defaults.VIEWS),
     verify: Annotated[
         Literal["none", "homography", "fundamental", "pose", "auto"],
         typer.Option(
@@ -142,7 +144,7 @@ def match(
             "max_keypoints": max_keypoints, "ratio": ratio, "verify": verify,
             "threshold_px": threshold_px, "upright": upright, "max_side": max_side, "exif": exif,
             "min_confidence": min_confidence, "refine": refine, "orientation": orientation,
-            "duplicates": duplicates, "selection": selection,
+            "duplicates": duplicates, "selection": selection, "views": views,
             "camera": camera, "camera0": camera0, "camera1": camera1,
             "max_distance": max_distance, "details": details,
             **extras0.fields(), **extras1.fields(),
@@ -159,6 +161,7 @@ def match(
         max_side=max_side,
         judge=JudgeOptions(min_confidence, refine),
         orientation=orientation,
+        views=parse_views(views),
         match=MatchOptions(ratio, max_distance),
         verify=verify_options(verify, threshold_px, camera, camera0, camera1),
         exif=exif,

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from matchserve.limits import MAX_VIEWS
 from matchserve.settings import Settings
 from matchserve.vision.cameras import TEXT_FORMS
 from matchserve.vision.selection import Selection
@@ -63,6 +64,14 @@ SelectionOption = Annotated[
     typer.Option(
         help="Which keypoints are used: those of the highest contrast, or those that are most "
         "likely found again in the other image."
+    ),
+]
+ViewsOption = Annotated[
+    str,
+    typer.Option(
+        help="Number of pairs of synthetic views that are matched, for extreme viewpoints: 1 for "
+        f"the images as they are alone, at most {MAX_VIEWS}; auto goes on until the geometry is "
+        "sure."
     ),
 ]
 CameraOfBoth = Annotated[

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.types import Bool, Float64, Image, Keypoints, UInt8
-from matchserve.vision.masks import Mask
 from matchserve.vision.selection import (
     SELECTIONS,
     Selection,
@@ -76,8 +76,16 @@ class DetectOptions:
             )
 
 
+class Region(Protocol):
+    """Says where keypoints are taken; `Mask` is one."""
+
+    def allows(self, xy: NDArray[Any], size: tuple[int, int], /) -> Bool:
+        """Return which points (N, 2) of an image of this size may be keypoints."""
+        ...
+
+
 def detect(
-    image: Image, options: DetectOptions | None = None, mask: Mask | None = None
+    image: Image, options: DetectOptions | None = None, mask: Region | None = None
 ) -> Keypoints:
     """Find DoG keypoints, those of the highest score first, in pixels of the image as sent.
 

@@ -25,7 +25,8 @@ app = typer.Typer(
 )
 
 BENCHMARK_NAMES = (
-    "homography", "pose", "wide", "sfm", "rotation", "speed", "pairs", "phototour", "hpatches",
+    "homography", "pose", "wide", "sfm", "rotation", "speed", "tilts", "pairs", "phototour",
+    "hpatches",
 )  # fmt: skip
 # Reconstruction needs more keypoints than a pair does.
 _DEFAULT_KEYPOINTS = {"sfm": 8192}
@@ -46,6 +47,7 @@ def find_benchmark(name: str) -> Benchmark:
         rotation,
         sfm,
         speed,
+        tilts,
         wide,
     )
 
@@ -56,6 +58,7 @@ def find_benchmark(name: str) -> Benchmark:
         "sfm": sfm.run,
         "rotation": rotation.run,
         "speed": speed.run,
+        "tilts": tilts.run,
         "pairs": pairs.run,
         "phototour": phototour.run,
         "hpatches": hpatches.run,

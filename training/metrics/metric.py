@@ -79,6 +79,8 @@ INLIERS = Metric("inliers", "inliers")
 
 POINT_RECALL = Metric("point_recall@{}px", "points within {} px", "%", "higher")
 SOLVED = Metric("solved", "solved", "%", "higher")
+SOLVED_AT_TILT = Metric("solved@{}deg", "solved at {}°", "%", "higher")
+VIEWS_DESCRIBED = Metric("views_described", "views described", "", "none")
 SOLVED_COUNT = Metric("solved_count", "solved pairs", digits=0)
 
 CORRECT_ROTATED = Metric("correct over rotations", "correct over rotations")

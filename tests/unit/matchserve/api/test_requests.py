@@ -38,3 +38,9 @@ def test_a_reduced_image_weighs_its_working_size() -> None:
 
 def test_a_large_image_weighs_its_decoding_however_small_it_becomes() -> None:
     assert weight((6000, 4000), max_side="16") == pytest.approx(2 * 24 / 12)
+
+
+def test_views_weigh_the_features_that_are_kept() -> None:
+    plain, views = weight((640, 480)), weight((640, 480), views="auto", max_keypoints="8192")
+    # Eight views of 8192 keypoints, up to 1.1 kB each: 72 of 240 megabytes.
+    assert views - plain == pytest.approx(8 * 8192 * 1100 / 240e6)
