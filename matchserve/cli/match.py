@@ -204,7 +204,7 @@ def _match_on_server(
         result = client.match(*images, **fields)
     say(
         f"[bold]{len(result.matches)} matches, {int(result.inliers.sum())} inliers[/]\n"
-        f"{same_scene_text(result.same_scene)}\n"
+        f"{same_scene_text(result.same_scene, result.geometry_kind)}\n"
         f"{len(result.keypoints0)} and {len(result.keypoints1)} keypoints, {result.model} at {url}"
     )
 

@@ -76,7 +76,7 @@ def print_summary(result: MatchResult, provider: str) -> None:
     counts = f"{len(result.features0)} and {len(result.features1)} keypoints"
     timing = f"{result.timings_ms['total']:.0f} ms"
     say(
-        f"[bold]{text}[/]\n{same_scene_text(result.same_scene)}\n"
+        f"[bold]{text}[/]\n{same_scene_text(result.same_scene, verification.kind)}\n"
         f"{counts}, {result.model} on {provider}, {timing}"
     )
     for note in (*result.notes, verification.reason):
@@ -84,12 +84,15 @@ def print_summary(result: MatchResult, provider: str) -> None:
             say(f"note: {note}")
 
 
-def same_scene_text(probability: float | None) -> str:
-    """Return the probability as text with two digits, between 0.01 and 0.99."""
+def same_scene_text(probability: float | None, kind: str) -> str:
+    """Return the probability as text with two digits, between 0.01 and 0.99, or why it is unknown.
+
+    `kind` is the geometry that was checked.
+    """
+    if probability is None and kind == "none":
+        return "same_scene: unknown (no geometry was checked)"
     if probability is None:
-        return (
-            "same_scene: unknown (no geometry was checked, or the model has no calibration for it)"
-        )
+        return f"same_scene: unknown (the model has no calibration for --verify {kind})"
     return f"same_scene: {min(max(probability, 0.01), 0.99):.2f}"
 
 

@@ -45,6 +45,12 @@ NOT_RUN = {
 }
 
 NOT_RUN |= {
+    "python -m training tune photos -o mine": (
+        "trains; tests/unit/training/lab/test_tuning.py runs it on fewer and smaller photographs"
+    ),
+    "pip install 'dist/matchserve-0.1.0-py3-none-any.whl[cpu]' -c constraints.txt": (
+        "downloads packages; tests/unit/matchserve/test_package.py installs a wheel"
+    ),
     "kubectl apply -f deploy/collection-job.yaml": "needs a cluster",
     "matchserve collection match scenes/corner -o shared --part $SLURM_ARRAY_TASK_ID/64": (
         "needs a SLURM array"
@@ -57,6 +63,7 @@ README, GUIDE = "README.md", "docs/guides/train.md"
 
 INSTEAD = {
     "make serve": "make -n serve",
+    "make wheel": "make -n wheel",
     "make sbom": "make -n sbom",  # tests/supply/test_sbom.py writes it
     # The photographs of the other commands show different things.
     "matchserve reconstruct photos/ -o out/": (

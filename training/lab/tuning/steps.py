@@ -38,6 +38,8 @@ RECIPE = "compact-tune"
 MIN_PHOTOS = 5
 MIN_HELD_OUT = 5
 """Fewer photographs kept apart do not show whether tuning helped."""
+MAX_HELD_OUT = 20
+"""More photographs kept apart would make the comparison take longer than the training."""
 MIN_SIDE = 256
 """Smallest longer side, in pixels, of a held-out photograph that is matched."""
 PLAN_FILE = "plan.json"
@@ -57,7 +59,7 @@ class TuneOptions:
     batch: int = 256
     held_out: float = 0.2
     max_classes: int = 600
-    max_keypoints: int = 2048
+    max_keypoints: int = 1024
     seed: int = 0
     workers: int | None = None
 
@@ -128,7 +130,8 @@ def make_plan(photos: Path, workspace: Workspace, options: TuneOptions) -> list[
             f"{photos}: has {len(names)} photographs; at least {MIN_PHOTOS} are needed, and 50 or "
             "more are useful"
         )
-    count = min(max(MIN_HELD_OUT, round(options.held_out * len(names))), len(names) // 2)
+    wanted = max(MIN_HELD_OUT, round(options.held_out * len(names)))
+    count = min(wanted, MAX_HELD_OUT, len(names) // 2)
     order = np.random.default_rng(options.seed).permutation(len(names))
     held_out = sorted(names[i] for i in order[:count])
     plan = {"options": options.recorded(), "photos": names, "held_out": held_out}
