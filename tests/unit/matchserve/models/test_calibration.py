@@ -211,10 +211,11 @@ def test_it_is_unknown_without_geometry_or_calibration(tmp_path: Path) -> None:
 
 
 def test_it_is_printed_with_two_digits_and_never_as_certain() -> None:
-    assert same_scene_text(0.9712) == "same_scene: 0.97"
-    assert same_scene_text(0.9999) == "same_scene: 0.99"
-    assert same_scene_text(0.0001) == "same_scene: 0.01"
-    assert "unknown" in same_scene_text(None)
+    assert same_scene_text(0.9712, "fundamental") == "same_scene: 0.97"
+    assert same_scene_text(0.9999, "fundamental") == "same_scene: 0.99"
+    assert same_scene_text(0.0001, "fundamental") == "same_scene: 0.01"
+    assert "no calibration for --verify pose" in same_scene_text(None, "pose")
+    assert "no geometry was checked" in same_scene_text(None, "none")
 
 
 def test_limits_and_coefficients_cannot_be_changed_later() -> None:
