@@ -30,13 +30,13 @@ def candidate_count(wanted: int) -> int:
     return math.ceil(CANDIDATES * wanted)
 
 
-def repeatability_scores(rows: Float64) -> Float64:
-    """Return contrast times sigma of keypoint rows (x, y, sigma, angle, contrast)."""
-    return np.asarray(rows[:, 4] * rows[:, 2])
+def repeatability_scores(rows: Float64, exponent: float = 1.0) -> Float64:
+    """Return contrast times a power of sigma of rows (x, y, sigma, angle, contrast)."""
+    return np.asarray(rows[:, 4] * rows[:, 2] ** exponent)
 
 
-def is_best_nearby(rows: Float64, shape: tuple[int, ...]) -> Bool:
-    """Return whether no keypoint within `SPREAD_PX` has a higher score, the last column of `rows`.
+def is_best_nearby(rows: Float64, shape: tuple[int, ...], spread_px: int = SPREAD_PX) -> Bool:
+    """Return whether no keypoint within `spread_px` has a higher score, the last column of `rows`.
 
     Keypoints that share a position and differ in orientation have equal scores: all are best.
     """
@@ -45,6 +45,6 @@ def is_best_nearby(rows: Float64, shape: tuple[int, ...]) -> Bool:
     value = rows[:, 4].astype(np.float32)
     painted = np.zeros(shape[:2], np.float32)
     np.maximum.at(painted, (row, column), value)
-    side = 2 * SPREAD_PX + 1
+    side = 2 * spread_px + 1
     disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
     return np.asarray(cv2.dilate(painted, disc)[row, column] <= value)

@@ -19,13 +19,14 @@ IMPORT_ENTRY = "imported_sha256"
 
 @dataclass(frozen=True, slots=True)
 class CardText:
-    """The parts of a card that people write; an empty method or data is filled in from the run."""
+    """The parts of a card that people decide; an empty method or data is filled in from the run."""
 
     licence: str = "Apache-2.0"
     method: str = ""
     training_data: tuple[str, ...] = ()
     notes: str = ""
     purpose: str = ""
+    searches_turn: bool = False
 
 
 def make_card(
@@ -48,6 +49,7 @@ def make_card(
         metrics=trained.metrics,
         notes=text.notes,
         purpose=text.purpose,
+        searches_turn=text.searches_turn,
     )
 
 

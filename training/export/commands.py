@@ -52,6 +52,13 @@ def export(
     purpose: Annotated[
         str, typer.Option(help="What the model is best used for, in a few words, for the card.")
     ] = "",
+    searches_turn: Annotated[
+        bool,
+        typer.Option(
+            "--searches-turn",
+            help="Let --orientation auto also try to turn the second image as a whole.",
+        ),
+    ] = False,
 ) -> None:
     """Export a run as a model that matchserve serves, after checking that both agree."""
     from training.export.cards import CardText
@@ -69,7 +76,7 @@ def export(
         )
         return
     run = find_run(run)
-    text = CardText(licence, method, tuple(trained_on or ()), notes, purpose)
+    text = CardText(licence, method, tuple(trained_on or ()), notes, purpose, searches_turn)
     if not int8:
         card, parity = export_run(run, out, text, domain_size=domain_size)
         bits = f", {parity.bits} bits differ" if card.kind == "binary" else ""

@@ -36,7 +36,7 @@ CPU = {
 }  # fmt: skip
 STAGES = {"compact-k20", "compact-start", "compact-neighbours", "compact-mixed", "accurate-start"}
 NEVER_SHIPPED = {"methods-study", "stochastic-study"}
-MODELS = {"compact", "accurate", "binary"}
+MODELS = {"compact", "accurate", "binary", "robust"}
 
 
 def test_exactly_these_recipes_ship() -> None:
