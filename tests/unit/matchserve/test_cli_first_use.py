@@ -31,7 +31,9 @@ from matchserve.pattern import generate
 from tests.conftest import encoded
 from tests.server_process import ServerProcess
 
-SHIPPED = ("accurate", "binary", "compact", "compact-fp16", "compact-int8", "rootsift", "sift")
+SHIPPED = (
+    "accurate", "binary", "compact", "compact-fp16", "compact-int8", "robust", "rootsift", "sift",
+)  # fmt: skip
 
 
 def call(*args: object) -> Result:
