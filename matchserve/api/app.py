@@ -72,9 +72,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.service = service
     for router in (
+        routes.router,
         routes_batch.router,
         routes_stored.router,
-        routes.router,
         routes_collections.router,
         routes_jobs.router,
         routes_info.models_router,

@@ -22,18 +22,17 @@ export async function loadModels() {
 
 function label(model, reference) {
   if (!model.ready) return `${model.name} (not ready)`;
-  const words = [model.purpose ?? "", ...comparison(model, reference)];
-  const text = words.filter(Boolean).join(", ");
-  return text ? `${model.name}: ${text}` : model.name;
+  const name = model.name === reference?.name ? `${model.name} (default)` : model.name;
+  const text = [model.purpose, comparison(model, reference)].filter(Boolean).join(", ");
+  return text ? `${name}: ${text}` : name;
 }
 
 // Correct matches on the benchmark of the cards, compared with the default model.
 function comparison(model, reference) {
-  if (model.name === reference?.name) return ["default"];
   const [correct, usual] = [correctOf(model, reference), correctOf(reference, reference)];
-  if (!correct || !usual || Math.abs(correct / usual - 1) < 0.01) return [];
+  if (!correct || !usual || Math.abs(correct / usual - 1) < 0.01) return "";
   const percent = Math.round(100 * (correct / usual - 1));
-  return [`${percent > 0 ? "+" : "−"}${Math.abs(percent)} % correct matches`];
+  return `${percent > 0 ? "+" : "−"}${Math.abs(percent)} % correct matches`;
 }
 
 function correctOf(model, reference) {
@@ -44,7 +43,7 @@ function correctOf(model, reference) {
 function description(model) {
   if (!model.ready) return model.error ?? "";
   const size = model.kind === "binary" ? `${model.dim} bits` : `${model.dim} floats`;
-  return `${model.method}; ${size} per keypoint`;
+  return `${size} per keypoint. ${model.method}`;
 }
 
 export function showModelText() {

@@ -158,11 +158,22 @@ export class Viewer {
   paintKeypoints() {
     if (!this.result) return;
     for (const side of [0, 1]) {
+      this.clipTo(this.panels[side]);
       const matched = new Set(this.matches.filter((m) => m.inlier).map((m) => this.result.matches[m.index][side]));
       const points = this.result[`keypoints${side}`];
       const order = points.map((_, i) => i).sort((i, j) => matched.has(i) - matched.has(j));
       for (const i of order) this.keypoint(side, i, matched.has(i) ? this.colour({ inlier: true }) : PLAIN);
+      this.context.restore();
     }
+  }
+
+  // Large circles must not reach into the other image; the caller restores the context.
+  clipTo(panel) {
+    const { x, y, scale } = this.view, c = this.context;
+    c.save();
+    c.beginPath();
+    c.rect(x + panel.x * scale, y + panel.y * scale, panel.w * scale, panel.h * scale);
+    c.clip();
   }
 
   // A circle of the keypoint's scale with a line for its orientation; a dot if they are not known.

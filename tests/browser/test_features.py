@@ -238,7 +238,7 @@ def test_a_wrong_link_does_no_harm(page: Page, server: ServerProcess) -> None:
 def test_the_menu_says_what_models_are_for(page: Page) -> None:
     expect(page.locator("#model option").first).to_be_attached()
     texts = page.locator("#model option").all_inner_texts()
-    assert "rootsift: comparison with learned models, default" in texts
+    assert "rootsift (default): comparison with learned models" in texts
     expect(page.locator("#model-text")).to_contain_text("128 floats per keypoint")
 
 
