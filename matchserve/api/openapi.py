@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from matchserve.api.errors import PROBLEM
+from matchserve.api.response_schemas import Problem
 from matchserve.api.responses import MSGPACK, NPZ
-from matchserve.api.schemas import Problem
 
 _PROBLEMS = {
     400: "The body does not have the format that its content type says.",

@@ -27,6 +27,11 @@ from matchserve.api.requests import (
     parse_features_match,
     parse_match,
 )
+from matchserve.api.response_schemas import (
+    FeaturesResponse,
+    MatchResponse,
+    PatchesResponse,
+)
 from matchserve.api.responses import (
     ARRAY_TYPES,
     MSGPACK,
@@ -44,12 +49,9 @@ from matchserve.api.schemas import (
     DescribeJson,
     FeaturesMatchFields,
     FeaturesMatchJson,
-    FeaturesResponse,
     MatchFields,
     MatchJson,
-    MatchResponse,
     PatchesJson,
-    PatchesResponse,
     form_schema,
 )
 from matchserve.api.service import Service

@@ -22,9 +22,12 @@ from matchserve.api.image_extras import named
 from matchserve.api.jsonbody import decode_base64, parse_object
 from matchserve.api.multipart import FormLimits, parse_form
 from matchserve.api.requests import Body, check_limits, image_megapixels
+from matchserve.api.response_schemas import BatchResponse
 from matchserve.api.responses import MSGPACK, encoded, negotiate
 from matchserve.api.routes import check_access, parsed_body, service_of
-from matchserve.api.schemas import BatchResponse, PairFields
+from matchserve.api.schemas import (
+    PairFields,
+)
 from matchserve.api.service import Service
 from matchserve.api.strict import Base64, validated
 from matchserve.clock import Call, ClientDeparted

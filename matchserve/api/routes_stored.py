@@ -12,9 +12,13 @@ from starlette.responses import Response
 from matchserve.api import openapi
 from matchserve.api.body import JSON, MULTIPART
 from matchserve.api.requests import Body, check_features, parse_features
+from matchserve.api.response_schemas import FeaturesResponse, StoredResponse
 from matchserve.api.responses import ARRAY_TYPES, features_body, negotiate
 from matchserve.api.routes import check_access, parsed_body, service_of
-from matchserve.api.schemas import FeaturesJson, FeaturesResponse, StoredResponse, form_schema
+from matchserve.api.schemas import (
+    FeaturesJson,
+    form_schema,
+)
 from matchserve.api.strict import FEATURES_ID, Strict
 from matchserve.encoding import to_json
 from matchserve.types import Features
