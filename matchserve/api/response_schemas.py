@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from matchserve.types import DescriptorKind
+from matchserve.types import DescriptorKind, OrientationUsed
 
 
 class Size(BaseModel):
