@@ -78,6 +78,35 @@ def error_auc(errors: Sequence[float], limits: Sequence[float]) -> list[float]:
     return areas
 
 
+def mean_average_accuracy(errors: Sequence[float], limit: int) -> float:
+    """Return the mean share of `errors` within 1, 2, ... `limit`: the mAA of the IMC benchmark."""
+    values = np.asarray(errors, np.float64)
+    return float(np.mean([(values <= threshold).mean() for threshold in range(1, limit + 1)]))
+
+
+def seen_in_both(
+    homography: Float64,
+    xy0: NDArray[Any],
+    xy1: NDArray[Any],
+    size0: tuple[int, int],
+    size1: tuple[int, int],
+) -> float:
+    """Return the mean number of the keypoints of an image that lie inside the other image too.
+
+    Sizes are (width, height). Correct matches divided by this number are the matching score of
+    detector and descriptor together.
+    """
+    inside1 = _is_inside(apply_homography(homography, xy0), size1) if len(xy0) else np.zeros(0)
+    back = np.linalg.inv(homography)
+    inside0 = _is_inside(apply_homography(back, xy1), size0) if len(xy1) else np.zeros(0)
+    return float(inside0.sum() + inside1.sum()) / 2
+
+
+def _is_inside(xy: Float64, size: tuple[int, int]) -> Bool:
+    last = np.array(size) - 1
+    return np.asarray(((xy >= 0) & (xy <= last)).all(axis=1))
+
+
 def rotation_error_deg(estimated: Float64, truth: Float64) -> float:
     """Return the angle between two rotation matrices."""
     cosine = (np.trace(estimated.T @ truth) - 1) / 2

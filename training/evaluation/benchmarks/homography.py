@@ -26,6 +26,7 @@ from training.metrics.image_pairs import (
     corner_error,
     error_auc,
     most_correct,
+    seen_in_both,
     transfer_error,
 )
 from training.metrics.metric import (
@@ -35,6 +36,7 @@ from training.metrics.metric import (
     CORRECT,
     HOMOGRAPHY_AUC,
     MATCHES,
+    MATCHING_SCORE,
     MMA,
 )
 
@@ -132,10 +134,10 @@ def _score_pair(
     truth = sequences.homographies[pair]
     left, right = found.points0, found.points1
     error = transfer_error(truth, left[found.returned], right[found.returned])
-    ceiling = most_correct(
-        truth, predictions.keypoints[pair[0]].xy, predictions.keypoints[pair[1]].xy, CORRECT_PX
-    )
     sizes = (predictions.sizes[pair[0]], predictions.sizes[pair[1]])
+    detected = (predictions.keypoints[pair[0]].xy, predictions.keypoints[pair[1]].xy)
+    ceiling = most_correct(truth, *detected, CORRECT_PX)
+    seen = seen_in_both(truth, *detected, *sizes)
     rule = VerifyOptions(kind="homography", threshold_px=options.threshold_px, seed=options.seed)
     estimate = verify(left, right, sizes, rule, found.confidence)
     correct = float((error <= CORRECT_PX).sum())
@@ -147,6 +149,7 @@ def _score_pair(
         CORRECT.name: correct,
         CEILING.name: float(ceiling),
         CEILING_SHARE.name: correct / max(ceiling, 1),
+        MATCHING_SCORE.name: correct / max(seen, 1.0),
         CORNER_ERROR.name: corner_error(estimate.matrix, truth, sizes[0]),
     }
 

@@ -1,4 +1,4 @@
-"""Benchmark `pose`: relative pose of pairs with known cameras, AUC@5/10/20 degrees."""
+"""Benchmark `pose`: relative pose of pairs with known cameras, AUC@5/10/20 and mAA@10 degrees."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from training.metrics.image_pairs import (
     direction_error_deg,
     epipolar_ok,
     error_auc,
+    mean_average_accuracy,
     rotation_error_deg,
 )
 from training.metrics.metric import (
@@ -36,11 +37,13 @@ from training.metrics.metric import (
     MATCHES,
     POSE_AUC,
     POSE_ERROR,
+    POSE_MAA,
     PRECISION,
     in_group,
 )
 
 AUC_LIMITS = (1, 5, 10, 20)
+MAA_LIMIT = 10
 MAX_AXIS_ANGLE_DEG = 60.0
 CORRECT_PX = 2.0
 
@@ -79,6 +82,7 @@ def score(
         POSE_AUC.of(limit): area
         for limit, area in zip(AUC_LIMITS, error_auc(errors, AUC_LIMITS), strict=True)
     }
+    figures[POSE_MAA.of(MAA_LIMIT)] = mean_average_accuracy(errors, MAA_LIMIT)
     for metric in (MATCHES, CORRECT, PRECISION, INLIERS):
         figures[metric.name] = float(np.mean(samples[metric.name]))
     for group in dict.fromkeys(groups):
@@ -86,8 +90,9 @@ def score(
         figures[in_group(group, POSE_AUC.of(10))] = error_auc([errors[row] for row in own], [10])[0]
         inliers = float(np.mean([samples[INLIERS.name][row] for row in own]))
         figures[in_group(group, INLIERS.name)] = inliers
-    # What each pair contributes to AUC@10, so that `compare` can resample pairs.
+    # What each pair contributes to AUC@10 and mAA@10, so that `compare` can resample pairs.
     samples[POSE_AUC.of(10)] = [max(0.0, 1 - error / 10) for error in errors]
+    samples[POSE_MAA.of(MAA_LIMIT)] = [mean_average_accuracy([e], MAA_LIMIT) for e in errors]
     units = tuple(f"{one}-{other.split('/')[1]}" for one, other in images.pairs)
     limits = np.linspace(0, 20, 41)
     recall = [float(np.mean(np.array(errors) <= limit)) for limit in limits]

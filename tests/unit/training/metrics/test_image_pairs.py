@@ -13,8 +13,10 @@ from training.metrics.image_pairs import (
     direction_error_deg,
     epipolar_ok,
     error_auc,
+    mean_average_accuracy,
     most_correct,
     rotation_error_deg,
+    seen_in_both,
     transfer_error,
 )
 
@@ -108,3 +110,18 @@ def test_a_similarity_is_recovered_exactly() -> None:
     assert scale == pytest.approx(2.5)
     assert np.allclose(turn, rotation)
     assert np.allclose(shift, [1, -2, 3])
+
+
+def test_mean_average_accuracy_is_the_mean_of_ten_shares() -> None:
+    assert mean_average_accuracy([0.5], 10) == 1.0
+    assert mean_average_accuracy([3.0], 10) == pytest.approx(0.8)  # within 3, 4, ... 10
+    assert mean_average_accuracy([3.5, 180.0], 10) == pytest.approx(0.7 / 2)
+    assert mean_average_accuracy([10.5], 10) == 0.0
+
+
+def test_keypoints_seen_in_both_images_are_counted_in_either() -> None:
+    shift = np.array([[1.0, 0, 50], [0, 1, 0], [0, 0, 1]])
+    left = np.array([[10.0, 10], [49, 10], [60, 10], [99, 10]])  # at 60, 99, 110, 149 on the right
+    right = np.array([[50.0, 5], [99, 5], [20, 5]])  # at 0, 49, -30 on the left
+    assert seen_in_both(shift, left, right, (100, 80), (100, 80)) == (2 + 2) / 2
+    assert seen_in_both(shift, left[:0], right, (100, 80), (100, 80)) == 1.0
