@@ -95,11 +95,29 @@ def train(
 
 
 @app.command()
+def methods() -> None:
+    """List the losses and samplers, those of plug-ins too, with their options and defaults."""
+    from training.methods import METHODS, SAMPLERS
+    from training.runs.plugins import load_plugins
+
+    load_plugins()
+    table = Table("kind", "name", "defined in", "options")
+    for kind, registry in (("loss", METHODS), ("sampler", SAMPLERS)):
+        for name, entry in registry.items():
+            fields = entry.options.model_fields.items()
+            shown = ", ".join(f"{key}={field.default}" for key, field in fields if key != "name")
+            table.add_row(kind, name, entry.options.__module__, shown)
+    Console().print(table)
+
+
+@app.command()
 def networks() -> None:
     """List the networks, with their parameters and millions of multiply-accumulates per patch."""
     from training.networks import NETWORKS, NetworkOptions, build_network
     from training.networks.cost import mac_count, parameter_count
+    from training.runs.plugins import load_plugins
 
+    load_plugins()
     table = Table("network", "parameters", "MMAC", title="32 x 32 patches, 128 dimensions")
     for name in NETWORKS:
         net = build_network(NetworkOptions(name=name), 32)

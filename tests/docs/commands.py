@@ -18,8 +18,14 @@ NOT_RUN = {
     "python -m training reproduce cdf --table 1 --generated --scale 0.0002": (
         "trains for minutes; tests/unit/training/lab/test_reproduce.py runs it smaller"
     ),
-    "pip install ./examples/plugin": (
+    "pip install -e .": (
         "changes the environment; tests/unit/training/runs/test_plugins.py installs it elsewhere"
+    ),
+    "python -m training train mine.toml --set run.steps=20": (
+        "needs the plug-in; tests/unit/training/runs/test_plugins.py trains with it"
+    ),
+    "python -m training train mine.toml": (
+        "needs the plug-in; tests/unit/training/runs/test_plugins.py trains with it"
     ),
     "python docs/research/estimate_gpu.py": "tests/gpu/test_checklist.py runs it",
     "pip install '.[cpu,train]' -c constraints.txt": "downloads packages",

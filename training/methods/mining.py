@@ -19,6 +19,8 @@ from torch import Tensor
 
 Mining = Literal["row_column", "all_four"]
 
+# Similarity of unit vectors that are 0.008 apart, the limit of HardNet.
+DEFAULT_CEILING = 1.0 - 0.008**2 / 2.0
 # Subtracted from discarded candidates; larger than any difference of two cosines.
 _DISCARD = 10.0
 
@@ -34,11 +36,16 @@ def ceiling_from_angle(angle: float) -> float:
 
 
 def hardest_similarity(
-    anchors: Tensor, positives: Tensor, *, mining: Mining, ceiling: float
+    anchors: Tensor,
+    positives: Tensor,
+    *,
+    mining: Mining = "row_column",
+    ceiling: float = DEFAULT_CEILING,
 ) -> Tensor:
     """Return the similarity of each pair's hardest negative, (N,), differentiable.
 
-    `anchors` and `positives` are unit rows (N, D). The gradient flows to the two descriptors that
+    `anchors` and `positives` are unit rows (N, D). Candidates more similar than `ceiling` are
+    assumed to show the same point, and are left out. The gradient flows to the two descriptors that
     form each hardest negative.
     """
     across = _without_diagonal(anchors @ positives.T)

@@ -97,7 +97,7 @@ def seen_in_both(
     detector and descriptor together.
     """
     inside1 = _is_inside(apply_homography(homography, xy0), size1) if len(xy0) else np.zeros(0)
-    back = np.linalg.inv(homography)
+    back: Float64 = np.linalg.inv(homography).astype(np.float64)
     inside0 = _is_inside(apply_homography(back, xy1), size0) if len(xy1) else np.zeros(0)
     return float(inside0.sum() + inside1.sum()) / 2
 
