@@ -17,6 +17,7 @@ from typing import Any
 
 import cv2
 import httpx
+import psutil
 import pytest
 
 from matchserve.api.app import create_app
@@ -133,6 +134,24 @@ def test_lack_of_memory_is_413(error: Exception) -> None:
 
     with pytest.raises(ImageTooLarge):
         _with_typed_memory_errors(work)
+
+
+def test_a_process_with_little_memory_refuses_and_lives(tmp_path: Path) -> None:
+    """D-8: the kernel gives the process 200 MB more, and no more."""
+    large = {"image0": encoded(generate((2000, 1500), seed=1)), "image1": GOOD}
+    small = {"image0": GOOD, "image1": GOOD}
+    with Serving(
+        tmp_path, MATCHSERVE_DEFAULT_MODEL="rootsift", MATCHSERVE_DEADLINE_S="120"
+    ) as server:
+        url = f"{server.url}/v1/match"
+        assert httpx.post(url, files=small, timeout=130).status_code == 200
+        process = psutil.Process(server.process.pid)
+        limit = process.memory_info().vms + 200_000_000
+        process.rlimit(psutil.RLIMIT_AS, (limit, limit))
+        for _ in range(3):
+            answer = httpx.post(url, files=large, timeout=130)
+            assert (answer.status_code, answer.json()["code"]) == (413, "image_too_large")
+            assert httpx.post(url, files=small, timeout=130).status_code == 200
 
 
 def test_other_errors_of_libraries_stay_what_they_are() -> None:
