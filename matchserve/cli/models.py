@@ -26,6 +26,7 @@ from matchserve.vision.keypoints import DetectOptions, detect
 ACCURACY = "mma@3px"
 _TIMED_KEYPOINTS = 256
 _TIMED_ROUNDS = 3
+_PURPOSE_WIDTH = 34
 
 Cards = dict[str, ModelCard | ModelError]
 
@@ -59,7 +60,8 @@ def _print_table(cards: Cards, models_dir: Path | None) -> None:
     times = _describe_times(cards, models_dir)
     table = Table(box=None, pad_edge=False)
     table.add_column("model", no_wrap=True)
-    table.add_column("use it for", no_wrap=True, overflow="ellipsis")
+    # A long text must not narrow the columns of figures, which rich would cut off too.
+    table.add_column("use it for", no_wrap=True, overflow="ellipsis", max_width=_PURPOSE_WIDTH)
     for heading in ("file MB", "bytes", "ms", "MMA %"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, card in cards.items():
@@ -81,7 +83,7 @@ def _print_table(cards: Cards, models_dir: Path | None) -> None:
     accuracy = f"; MMA: matches within 3 pixels, {title}" if title else ""
     say(
         escape(
-            f"\nbytes: of one descriptor; ms: to describe 1000 keypoints here, on one thread"
+            f"\nbytes: of one descriptor; ms: processor time to describe 1000 keypoints here"
             f"{accuracy}\nThe default is {defaults.MODEL}. matchserve models NAME prints the card."
         )
     )
@@ -102,9 +104,9 @@ def _describe_times(cards: Cards, models_dir: Path | None) -> dict[str, str]:
             descriptor = load_descriptor(name, models_dir=models_dir, provider="cpu", threads=1)
             seconds = []
             for _ in range(_TIMED_ROUNDS):
-                start = time.perf_counter()
+                start = time.process_time()
                 descriptor.describe(image, keypoints)
-                seconds.append(time.perf_counter() - start)
+                seconds.append(time.process_time() - start)
             times[name] = f"{1e6 * min(seconds) / len(keypoints):.0f}"
         except ModelError:
             continue  # the list says that it is broken, or `doctor` does
