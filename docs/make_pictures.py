@@ -1,7 +1,7 @@
 """`python docs/make_pictures.py`: make the pictures of the documentation again.
 
 Starts the service, takes screenshots of its page with Chromium, and draws matches. All photographs
-are those of scikit-image and of the page's sample pair; nothing is downloaded. Look at the
+are those of scikit-image and of the page's sample pairs; nothing is downloaded. Look at the
 pictures before you commit them.
 """
 
@@ -25,7 +25,7 @@ from playwright.sync_api import expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-WEB = ROOT / "matchserve" / "web"
+SAMPLES = ROOT / "matchserve" / "web" / "samples"
 ASTRONAUT = Path(skimage.__file__).parent / "data" / "astronaut.png"
 START_S = 60.0
 # With cached features, the page would show the times of matching only.
@@ -86,11 +86,11 @@ def photograph_page(url: str, folder: Path) -> None:
             )
             page.goto(url)
             page.click("[data-sample=hard]")
-            expect(page.locator("#status")).to_contain_text("Done", timeout=30_000)
+            expect(page.locator("#status")).to_contain_text("Done", timeout=120_000)
             # The model is loaded now: the times of the second run are typical.
             page.click("#run")
-            expect(page.locator("#status")).to_contain_text("Matching", timeout=30_000)
-            expect(page.locator("#status")).to_contain_text("Done", timeout=30_000)
+            expect(page.locator("#status")).to_contain_text("Matching", timeout=120_000)
+            expect(page.locator("#status")).to_contain_text("Done", timeout=120_000)
             page.screenshot(path=folder / f"{scheme}.png")
             save(Image.open(folder / f"{scheme}.png"), name)
         browser.close()
@@ -98,9 +98,9 @@ def photograph_page(url: str, folder: Path) -> None:
 
 def draw_matches(folder: Path) -> None:
     """Draw the inliers of the sample pair, as `matchserve match --draw` does."""
-    pair = [str(WEB / f"sample{side}.jpg") for side in (0, 1)]
+    pair = [str(SAMPLES / f"street{side}.jpg") for side in (1, 2)]
     drawn = folder / "matches.png"
-    run("matchserve", "match", *pair, "--max-keypoints", "300", "--draw", str(drawn))
+    run("matchserve", "match", *pair, "--draw", str(drawn))
     save(Image.open(drawn), "matches.jpg")
 
 
