@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-import orjson
 from pydantic import BeforeValidator, Field
 
 from matchserve.api.jsonbody import decode_base64, parse_object
-from matchserve.api.strict import Base64, Column, Point, Rows, Strict, validated
+from matchserve.api.strict import Base64, Column, Point, Rows, Strict, parse_text, validated
 from matchserve.archives import read_npz
 from matchserve.errors import InvalidParameter, MatchServeError
 from matchserve.inputs import ImageInput
@@ -27,21 +26,11 @@ MASK_SIDE = 2048
 _ZIP = b"PK"
 
 
-def _from_text(value: Any) -> Any:
-    """Parse the text of a form; JSON bodies hold the list itself."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        raise ValueError("must be JSON: a list of shapes") from error
-
-
 Rectangle = Annotated[list[float], Field(min_length=4, max_length=4)]
 Polygon = Annotated[list[Point], Field(min_length=3, max_length=MAX_CORNERS, fail_fast=True)]
 Shapes = Annotated[
     Annotated[list[Rectangle | Polygon], Field(max_length=MAX_SHAPES, fail_fast=True)] | None,
-    BeforeValidator(_from_text),
+    BeforeValidator(parse_text),
     Field(
         description="Shapes in which no keypoints are taken: rectangles [x0, y0, x1, y1] and "
         "polygons [[x, y], ...], in pixels; JSON in a form field."

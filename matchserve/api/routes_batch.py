@@ -29,7 +29,7 @@ from matchserve.api.schemas import (
     PairFields,
 )
 from matchserve.api.service import Service
-from matchserve.api.strict import Base64, validated
+from matchserve.api.strict import Base64, parse_text, validated
 from matchserve.clock import Call, ClientDeparted
 from matchserve.encoding import result_fields
 from matchserve.errors import CapacityError, DeadlineExceeded, InvalidParameter, MatchServeError
@@ -40,16 +40,6 @@ router = APIRouter(prefix="/v1", dependencies=[Depends(check_access)], tags=["ma
 Pair = tuple[int, int]
 
 
-def _from_text(value: Any) -> Any:
-    """Parse the text of a form; JSON bodies hold the list itself."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        raise ValueError("must be JSON: a list of pairs of image numbers") from error
-
-
 IndexPair = Annotated[list[int], Field(min_length=2, max_length=2, fail_fast=True)]
 
 
@@ -58,7 +48,7 @@ class BatchFields(PairFields):
 
     pairs: Annotated[
         Annotated[list[IndexPair], Field(max_length=4096, fail_fast=True)] | None,
-        BeforeValidator(_from_text),
+        BeforeValidator(parse_text),
         Field(
             description="Pairs of image numbers, such as [[0, 1], [0, 2]]; every two images if "
             "unset. JSON in a form field."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
+import orjson
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -44,3 +45,13 @@ def validated(model: type[Model], values: dict[str, Any], *, is_text: bool) -> M
         return model.model_validate(values, strict=not is_text)
     except pydantic.ValidationError as error:
         raise invalid_parameter(error) from error
+
+
+def parse_text(value: Any) -> Any:
+    """Parse the JSON text of a form field; a JSON body holds the value itself."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise ValueError("must be JSON, such as [[0, 1]]") from error

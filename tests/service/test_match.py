@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import re
 from pathlib import Path
 
 import httpx
@@ -302,9 +304,17 @@ def test_every_answer_has_safe_headers(http: httpx.Client) -> None:
         assert "server" not in headers
 
 
-def test_no_field_of_the_schema_takes_a_url(http: httpx.Client) -> None:
-    text = http.get("/openapi.json").text.lower()
-    assert '"format":"uri"' not in text.replace(" ", "")
+def test_no_field_of_a_request_takes_a_url(http: httpx.Client) -> None:
+    schema = http.get("/openapi.json").json()
+    operations = [operation for path in schema["paths"].values() for operation in path.values()]
+    sent = json.dumps([[o.get("requestBody"), o.get("parameters")] for o in operations])
+    seen: set[str] = set()
+    while references := set(re.findall(r"#/components/schemas/(\w+)", sent)) - seen:
+        seen |= references
+        sent += json.dumps([schema["components"]["schemas"][name] for name in references])
+    text = sent.lower().replace(" ", "")
+    assert "max_keypoints" in text
+    assert '"format":"uri"' not in text
     assert '"url"' not in text
 
 
