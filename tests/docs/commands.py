@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.gpu.checklist import read_steps
 
 NOT_RUN = {
-    "make test": "runs this test",
     ". .venv/bin/activate": "the environment of the tests is active already",
     "pip install '.[cpu]' -c constraints.txt": "downloads packages",
     "pip install '.[gpu]' -c constraints.txt -c constraints-gpu.txt": (

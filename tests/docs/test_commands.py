@@ -35,7 +35,7 @@ ROWS = [
         "docs/guides/calibrate.md",
     ],
     ["docs/guides/collections.md", "docs/operations/performance.md"],
-    ["docs/guides/plug-ins.md", "docs/guides/reproduce.md"],
+    ["docs/guides/plug-ins.md", "docs/guides/reproduce.md", "docs/operations/containers.md"],
 ]
 # Pages whose commands need a GPU; tests/gpu/checklist.py runs them where there is one.
 NEED_A_GPU = {"docs/operations/gpu-checklist.md"}
