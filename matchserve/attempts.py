@@ -32,11 +32,16 @@ SAME_POINT_PX = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
-    """Both images described in one orientation, and their judged matches."""
+    """Both images described in one orientation, and their judged matches.
+
+    `guided` (M,) marks the matches that were found along the geometry; None if there was no such
+    search.
+    """
 
     features: tuple[Features, Features]
     judged: JudgedMatches
     orientation: OrientationUsed
+    guided: Bool | None = None
 
     @property
     def strength(self) -> float:
@@ -114,10 +119,10 @@ def joined(one: Attempt, other: Attempt) -> Attempt:
     )
     first, second = one.judged, other.judged
     offset = np.array([len(one.features[0]), len(one.features[1])], np.int32)
-    matches = _joined_matches(first.matches, second.matches, offset)
+    matches = join_matches(first.matches, second.matches, offset)
     refined = None
     if first.refined is not None and second.refined is not None:
-        refined = _joined_points(first.refined, second.refined)
+        refined = join_points(first.refined, second.refined)
     returned = np.concatenate([first.returned, second.returned])
     judged = JudgedMatches(matches, refined, first.putative + second.putative, returned)
     attempt = Attempt(features, judged, one.orientation)
@@ -151,7 +156,8 @@ def _joined_features(one: Features, other: Features) -> Features:
     return replace(one, keypoints=keypoints, descriptors=descriptors)
 
 
-def _joined_matches(one: Matches, other: Matches, offset: NDArray[np.int32]) -> Matches:
+def join_matches(one: Matches, other: Matches, offset: NDArray[np.int32] | int = 0) -> Matches:
+    """Append matches whose indices begin at `offset`."""
     confidence = None
     if one.confidence is not None and other.confidence is not None:
         confidence = np.concatenate([one.confidence, other.confidence])
@@ -163,7 +169,8 @@ def _joined_matches(one: Matches, other: Matches, offset: NDArray[np.int32]) -> 
     )
 
 
-def _joined_points(one: RefinedPoints, other: RefinedPoints) -> RefinedPoints:
+def join_points(one: RefinedPoints, other: RefinedPoints) -> RefinedPoints:
+    """Append the refined points of further matches."""
     return RefinedPoints(
         np.concatenate([one.xy1, other.xy1]),
         np.concatenate([one.affine, other.affine]),

@@ -21,7 +21,8 @@ class ClientMatch:
 
     `match_confidence` is the probability that each match is right, None if the model gives none;
     `confidence` is that of the geometry. `points1` are refined where `refined` says so, and
-    `affine` (M, 2, 2) are the local maps, None without refinement. With `verify="pose"`,
+    `affine` (M, 2, 2) are the local maps, None without refinement. `guided` marks matches that were
+    found along the geometry. With `verify="pose"`,
     `geometry_pose` is (R | t), 3x4, and `geometry_cameras` are the cameras that were used.
     Scales, orientations and scores of the keypoints are None without `details=True`. Sizes are
     (width, height).
@@ -42,6 +43,7 @@ class ClientMatch:
     points1: Float32
     match_confidence: Float32 | None
     refined: NDArray[np.bool_]
+    guided: NDArray[np.bool_]
     affine: Float32 | None
     orientation: str
     views: ViewReport
@@ -65,8 +67,8 @@ class ClientMatch:
 
 _SAME = (
     *("model", "keypoints0", "keypoints1", "matches", "distances", "scores", "inliers"),
-    *("same_scene", "points0", "points1", "refined", "affine", "orientation", "truncated"),
-    "timings_ms",
+    *("same_scene", "points0", "points1", "refined", "guided", "affine", "orientation"),
+    *("truncated", "timings_ms"),
 )
 """Fields with the same name in the response."""
 _DETAILS = tuple(

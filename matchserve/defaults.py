@@ -49,3 +49,6 @@ ENOUGH_CONFIDENCE = 0.999
 ENOUGH_INLIERS = 60.0
 """With `views` of "auto", no more views are matched once the geometry has this confidence, and this
 number of inliers is expected to be right (docs/research/match-quality.md)."""
+
+GUIDED = False
+"""Whether more matches are searched along the geometry."""

@@ -86,6 +86,7 @@ def point_fields(result: MatchResult) -> dict[str, Any]:
         "points1": points1,
         "refined": np.zeros(len(points0), np.bool_) if refined is None else refined.is_refined,
         "affine": None if refined is None else refined.affine,
+        "guided": np.zeros(len(points0), np.bool_) if result.guided is None else result.guided,
     }
 
 

@@ -79,8 +79,8 @@ def find_matches(
     if card.confidence is None or features[0].model != card.name:
         return _unjudged(features, images, match_options)
     found = putative(*features, match_options)
-    keypoints = _matched(features, found.matches)
-    confidence, refinement = _judge(found, keypoints, images, card)
+    keypoints = matched_keypoints(features, found.matches)
+    confidence, refinement = judge(found, keypoints, images, card)
     matches = replace(found.matches, confidence=confidence)
     points = None if refinement is None else _points(refinement)
     if options.min_confidence == 0:
@@ -108,10 +108,10 @@ def _unjudged(
     matches = match(*features, options)
     if images is None:
         return _all_returned(matches, None)
-    return _all_returned(matches, _points(refine(images, _matched(features, matches))))
+    return _all_returned(matches, _points(refine(images, matched_keypoints(features, matches))))
 
 
-def _judge(
+def judge(
     found: Putative,
     keypoints: tuple[Keypoints, Keypoints],
     images: tuple[Image, Image] | None,
@@ -140,7 +140,10 @@ def _one_for_each_position(
     return np.sort(order)
 
 
-def _matched(features: tuple[Features, Features], matches: Matches) -> tuple[Keypoints, Keypoints]:
+def matched_keypoints(
+    features: tuple[Features, Features], matches: Matches
+) -> tuple[Keypoints, Keypoints]:
+    """Return the keypoints of both images, row i matched with row i."""
     return (
         features[0].keypoints[matches.pairs[:, 0]],
         features[1].keypoints[matches.pairs[:, 1]],

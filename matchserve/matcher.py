@@ -22,6 +22,7 @@ from matchserve.decoding.detection import Detector, detect_here
 from matchserve.errors import InvalidParameter
 from matchserve.feature_cache import FeatureCache, content_key
 from matchserve.files import read_file
+from matchserve.guiding import agreeing, guided_attempt
 from matchserve.hardware import available_cpus
 from matchserve.inputs import ImageInput as ImageInput
 from matchserve.inputs import ImageSource as ImageSource
@@ -120,9 +121,17 @@ class Matcher:
         best = max(attempts, key=lambda attempt: attempt.judged.expected_right)
         sizes = (best.features[0].size, best.features[1].size)
         options = with_cameras(options, focal_lengths, sizes)
+        found, report = best, ViewReport()
         if options.views == 1:
-            return self._result(best, verify_attempt(best, options, call), call)
-        found, verification, report = self._search(sources, best, options, call)
+            verification = verify_attempt(best, options, call)
+        else:
+            found, verification, report = self._search(sources, best, options, call)
+        if options.guided:
+            images = (
+                self._image(sources[0], options, call),
+                self._image(sources[1], options, call),
+            )
+            found, verification = self._guided(found, verification, images, options, call)
         return replace(self._result(found, verification, call), views=report)
 
     def features(
@@ -193,7 +202,10 @@ class Matcher:
         options = with_cameras(options, (None, None), (features0.size, features1.size))
         judged = judge_pair(features, None, self.descriptor.card, options, call)
         attempt = Attempt(features, judged, "oriented")
-        return self._result(attempt, verify_attempt(attempt, options, call), call)
+        verification = verify_attempt(attempt, options, call)
+        if options.guided:
+            attempt, verification = self._guided(attempt, verification, None, options, call)
+        return self._result(attempt, verification, call)
 
     def load(
         self, source: ImageSource, options: Options = DEFAULT_OPTIONS, call: Call | None = None
@@ -362,6 +374,22 @@ class Matcher:
         )
         return ViewSearch((first, second), self.descriptor, options, call).run(frontal)
 
+    def _guided(
+        self,
+        attempt: Attempt,
+        verification: Verification,
+        images: tuple[Image, Image] | None,
+        options: Options,
+        call: Call,
+    ) -> tuple[Attempt, Verification]:
+        """Search more matches along the geometry, and fit it again if there are any."""
+        with call.clock.stage("guide"):
+            card = self.descriptor.card
+            found = guided_attempt(attempt, verification, images, card, options)
+        if found.guided is None:
+            return attempt, verification
+        return agreeing(found, verify_attempt(found, options, call))
+
     def _result(self, attempt: Attempt, verification: Verification, call: Call) -> MatchResult:
         """Keep the matches that are returned."""
         judged, refined = attempt.judged, attempt.judged.refined
@@ -376,6 +404,7 @@ class Matcher:
             same_scene,
             None if refined is None else refined[returned],
             attempt.orientation,
+            guided=None if attempt.guided is None else attempt.guided[returned],
         )
 
     def _same_scene(self, attempt: Attempt, verification: Verification) -> float | None:

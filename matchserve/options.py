@@ -31,7 +31,8 @@ class Options:
     if turned patches find few matches, and takes what finds more. "search" then also tries to turn
     the second image as a whole; so does "auto" for models whose card says `searches_turn`. `views`
     is the number of pairs of synthetic views that are matched for extreme viewpoints, 1 for the
-    images as sent alone; "auto" goes on until the geometry is sure.
+    images as sent alone; "auto" goes on until the geometry is sure. `guided` searches more
+    matches along the geometry.
     """
 
     detect: DetectOptions = field(default_factory=DetectOptions)
@@ -42,6 +43,7 @@ class Options:
     judge: JudgeOptions = field(default_factory=JudgeOptions)
     orientation: Orientation = defaults.ORIENTATION
     views: Views = defaults.VIEWS
+    guided: bool = defaults.GUIDED
 
     def __post_init__(self) -> None:
         if self.orientation not in ORIENTATIONS:

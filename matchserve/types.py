@@ -280,7 +280,8 @@ class MatchResult:
     `same_scene` is the probability that both images show the same scene; None if no geometry was
     requested, or the model's card has no calibration for that geometry. `refined` are the refined
     points, None if none were. `orientation` says how patches were turned; `views` says
-    which synthetic views were matched.
+    which synthetic views were matched; `guided` (M,) marks the matches that were found along the
+    geometry, None if there was no such search.
     """
 
     features0: Features
@@ -292,6 +293,7 @@ class MatchResult:
     refined: RefinedPoints | None = None
     orientation: OrientationUsed = "oriented"
     views: ViewReport = field(default_factory=ViewReport)
+    guided: Bool | None = None
 
     @property
     def model(self) -> str:
@@ -313,7 +315,9 @@ class MatchResult:
         """What the user should know about how the images were processed."""
         named = (("image0", self.features0), ("image1", self.features1))
         reduced = (_reduction_note(name, features) for name, features in named)
-        return tuple(note for note in (*reduced, self.views.note) if note)
+        added = 0 if self.guided is None else int(self.guided.sum())
+        guided = f"{added} matches were added along the geometry" if added else ""
+        return tuple(note for note in (*reduced, self.views.note, guided) if note)
 
     def points(self) -> tuple[Float32, Float32]:
         """Return the matched points of both images, (M, 2) each, refined where they could be."""

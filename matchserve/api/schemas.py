@@ -179,6 +179,12 @@ class PairFields(DetectFields, VerifyFields):
             "or the time of the request is nearly up."
         ),
     ] = defaults.VIEWS
+    guided: Annotated[
+        bool,
+        Field(
+            description="Search more matches along the geometry that was found; needs a geometry."
+        ),
+    ] = defaults.GUIDED
 
     def options(self, settings: Settings) -> Options:
         """Return the options for the matcher."""
@@ -189,6 +195,7 @@ class PairFields(DetectFields, VerifyFields):
             judge=JudgeOptions(self.min_confidence, self.refine),
             orientation=self.orientation,
             views=self.views,
+            guided=self.guided,
         )
 
 

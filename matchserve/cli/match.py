@@ -95,6 +95,9 @@ def match(
         ),
     ] = defaults.ORIENTATION,
     views: ViewsOption = str(defaults.VIEWS),
+    guided: Annotated[
+        bool, typer.Option(help="Search more matches along the geometry that was found.")
+    ] = defaults.GUIDED,
     verify: Annotated[
         Literal["none", "homography", "fundamental", "pose", "auto"],
         typer.Option(
@@ -144,7 +147,7 @@ def match(
             "max_keypoints": max_keypoints, "ratio": ratio, "verify": verify,
             "threshold_px": threshold_px, "upright": upright, "max_side": max_side, "exif": exif,
             "min_confidence": min_confidence, "refine": refine, "orientation": orientation,
-            "duplicates": duplicates, "selection": selection, "views": views,
+            "duplicates": duplicates, "selection": selection, "views": views, "guided": guided,
             "camera": camera, "camera0": camera0, "camera1": camera1,
             "max_distance": max_distance, "details": details,
             **extras0.fields(), **extras1.fields(),
@@ -162,6 +165,7 @@ def match(
         judge=JudgeOptions(min_confidence, refine),
         orientation=orientation,
         views=parse_views(views),
+        guided=guided,
         match=MatchOptions(ratio, max_distance),
         verify=verify_options(verify, threshold_px, camera, camera0, camera1),
         exif=exif,

@@ -109,7 +109,7 @@ def mutual_nn(
     """
     options = options or MatchOptions()
     if len(left) == 0 or len(right) == 0:
-        return _matches(np.zeros((0, 2)), np.zeros(0), left)
+        return as_matches(np.zeros((0, 2)), np.zeros(0), left)
     search = _Search.of(left, right, 1 if options.ratio is None else 2)
     return search.matches(search.mutual_rows(options), left)
 
@@ -144,7 +144,7 @@ class _Search:
 
     def matches(self, rows: NDArray[np.intp], left: NDArray[Any]) -> Matches:
         pairs = np.stack([rows, self.forward[rows, 0]], axis=1)
-        return _matches(pairs, self.forward_distance[rows, 0], left)
+        return as_matches(pairs, self.forward_distance[rows, 0], left)
 
 
 def _distinct_ratio(distance: Float32, xy: Float32) -> Float32:
@@ -162,7 +162,8 @@ def _is_distinct(distance: Float32, ratio: float | None) -> Bool:
     return np.asarray(distance[:, 0] < ratio * distance[:, 1])
 
 
-def _matches(pairs: NDArray[Any], distance: NDArray[Any], like: NDArray[Any]) -> Matches:
+def as_matches(pairs: NDArray[Any], distance: NDArray[Any], like: NDArray[Any]) -> Matches:
+    """Return index pairs and distances of descriptors such as `like` as matches with scores."""
     kind: DescriptorKind = "binary" if like.dtype == np.uint8 else "float"
     # Unit vectors: 1 - d^2/4 = (1 + cosine) / 2. Binary: the share of equal bits.
     score = 1 - distance**2 / 4 if kind == "float" else 1 - distance / (8 * like.shape[1])

@@ -69,3 +69,17 @@ def test_other_numbers_are_refused(http: httpx.Client, files: dict[str, bytes], 
     answer = http.post("/v1/match", files=files, data={"views": views})
     assert answer.status_code == 422
     assert "views" in answer.json()["detail"]
+
+
+def test_guided_matches_are_marked(
+    http: httpx.Client, server: ServerProcess, pair: dict[str, bytes]
+) -> None:
+    fields = {"verify": "homography", "guided": "true"}
+    plain = http.post("/v1/match", files=pair, data={"verify": "homography"}).json()
+    assert not any(plain["guided"])
+    body = http.post("/v1/match", files=pair, data=fields).json()
+    assert len(body["guided"]) == len(body["matches"])
+    with Client(server.url) as client:
+        found = client.match(*pair.values(), verify="homography", guided=True)
+    np.testing.assert_array_equal(found.guided, body["guided"])
+    assert found.guided.any()

@@ -44,7 +44,7 @@ def test_json_has_the_documented_fields(result: MatchResult) -> None:
         "model", "coordinate_convention", "image0", "image1", "keypoints0", "keypoints1",
         "matches", "scores", "confidence", "points0", "points1", "refined", "affine",
         "inliers", "geometry", "orientation", "same_scene", "notes", "distances", "truncated",
-        "views", "timings_ms",
+        "views", "guided", "timings_ms",
     }  # fmt: skip
     assert fields["image0"] == {
         "width": 480, "height": 360, "working_width": 480, "working_height": 360,
