@@ -169,8 +169,10 @@ def test_deadlines_do_not_follow_the_wall_clock(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(time, "time", lambda day=day: 1.8e9 + day)
         assert not deadline.is_over
         assert 0 < deadline.remaining_s() <= 5
-    sources = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "matchserve").rglob("*.py"))
-    assert "time.time(" not in sources
+    # Leases of jobs are read by other processes, and their times by people.
+    leases = ROOT / "matchserve" / "jobs" / "table.py"
+    modules = [path for path in (ROOT / "matchserve").rglob("*.py") if path != leases]
+    assert not [path for path in modules if "time.time(" in path.read_text(encoding="utf-8")]
 
 
 def test_errors_after_a_departure_are_not_reported_as_lost(tmp_path: Path) -> None:

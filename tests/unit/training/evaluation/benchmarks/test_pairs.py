@@ -48,7 +48,9 @@ def test_pairs_reads_the_store_cut_as_each_model_wants(tmp_path: Path) -> None:
         figures = held["models"][name]["figures"]
         assert 0.1 < figures["matched"] <= 1
     chosen = options(tmp_path, limit=100)
-    with pytest.raises(DataError, match=r"tiny needs patches of 32 px, K=12; .*K=20 32 px"):
+    with pytest.raises(
+        DataError, match=r"tiny needs .* --magnification 12 --size 32; .*--magnification 20"
+    ):
         pairs.run(load_models([str(tiny)], chosen), [wide], chosen)
     other = Path(shutil.copytree(wide, tmp_path / "other"))
     text = (other / "store.json").read_text()
