@@ -116,6 +116,10 @@ class MatchResponse(BaseModel):
     refined: Annotated[
         list[bool], Field(description="Whether the point of the second image was refined.")
     ]
+    guided: Annotated[
+        list[bool],
+        Field(description="Whether the match was found along the geometry, with guided=true."),
+    ]
     affine: Annotated[
         list[list[list[float]]] | None,
         Field(
