@@ -1,4 +1,4 @@
-"""Report the progress of a run: a progress bar, a log of JSON lines, and TensorBoard."""
+"""Report the progress of a run: a progress bar, a log of JSON lines, TensorBoard and trackers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Column
 
 from matchserve.files import write_text_whole
+from training.runs.trackers import Tracker, open_tracker
 from training.runtime.progress_lines import ProgressLines
 
 LOG_FILE = "log.jsonl"
@@ -44,10 +45,12 @@ class Reporter:
         )
         self._lines = ProgressLines(run_dir.name, steps, first=first)
         self._board: Any = None
+        self._tracker: Tracker | None = None
 
     def __enter__(self) -> Reporter:
         if not self.is_active:
             return self
+        self._tracker = open_tracker(self.run_dir)
         path = self.run_dir / LOG_FILE
         lines = (
             path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
@@ -74,6 +77,8 @@ class Reporter:
         self._log.close()
         if self._board is not None:
             self._board.close()
+        if self._tracker is not None:
+            self._tracker.close()
 
     def print(self, *messages: str) -> None:
         """Print lines above the progress bar."""
@@ -89,7 +94,7 @@ class Reporter:
                 self._lines.advance(step, figures or "")
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Write figures to the log and to TensorBoard."""
+        """Write figures to the log, to TensorBoard and to the tracker."""
         if not self.is_active:
             return
         self._log.write(json.dumps({"step": step, **figures}) + "\n")
@@ -97,6 +102,8 @@ class Reporter:
         if self._board is not None:
             for name, value in figures.items():
                 self._board.add_scalar(name, value, step)
+        if self._tracker is not None:
+            self._tracker.log(step, figures)
 
     def histogram(self, step: int, name: str, values: Any) -> None:
         """Write a histogram to TensorBoard."""
