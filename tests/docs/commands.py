@@ -11,6 +11,7 @@ NOT_RUN = {
         "downloads packages; `make test-nightly` installs them"
     ),
     "make gpu-check": "needs a GPU",
+    "make sbom": "installs packages; tests/supply/test_sbom.py writes the same",
     "python -m training reproduce cdf --phototour phototour --hpatches hpatches-release": (
         "needs the data sets and a GPU; tests/unit/training/lab/test_reproduce.py runs it smaller"
     ),
