@@ -145,8 +145,10 @@ def _points(sent: GivenPointsJson | None, data: bytes, settings: Settings) -> Gi
     else:
         sent = sent or validated(GivenPointsJson, parse_object(data), is_text=False)
         values = [sent.keypoints, sent.scales, sent.orientations]
-    check_keypoint_count(len(values[0]), settings.max_keypoints, "the number of keypoints")
-    xy = np.asarray(values[0], np.float32).reshape(-1, 2)
+    xy = np.zeros((0, 2), np.float32) if np.size(values[0]) == 0 else values[0]
+    if np.ndim(xy) != 2:
+        raise InvalidParameter("keypoints must be rows of x, y")
+    check_keypoint_count(len(xy), settings.max_keypoints, "the number of keypoints")
     return GivenPoints(xy, values[1], values[2])
 
 

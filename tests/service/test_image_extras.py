@@ -22,6 +22,12 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
+def archive(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
 def left_half_dark() -> bytes:
     mask = np.full((180, 200), 255, np.uint8)
     mask[:, :100] = 0
@@ -108,6 +114,10 @@ def test_wrong_files_are_named(http: httpx.Client, pair: Pair) -> None:
         ({"keypoints0": many}, 422, "keypoints0: the number of keypoints is 8193"),
         ({"keypoints1": outside}, 422, "keypoint 0 is outside"),
         ({"keypoints1": b"PK-not-a-zip"}, 422, "keypoints1: "),
+        ({"keypoints1": archive(keypoints=np.zeros(3))}, 422, "keypoints1: keypoints must be"),
+        ({"keypoints1": archive(keypoints=np.float32(1))}, 422, "keypoints1: keypoints must be"),
+        ({"keypoints1": archive(keypoints=np.array([["a", "b"]]))}, 422, "keypoints1: "),
+        ({"keypoints1": archive(keypoints=np.zeros((4, 3)))}, 422, "keypoints1: "),
         ({"keypoints1": b"{}"}, 422, "keypoints1: keypoints: "),
         ({"image1": b"no image"}, 415, "image1: "),
     ):
