@@ -38,6 +38,7 @@ MatchServeError
 ├── WorkspaceError             the workspace of a collection cannot be used
 │   ├── StorageFull            there is no room to write
 │   ├── StorageDamaged         a stored file is damaged
+│   ├── StorageUnavailable     an object store does not answer
 │   ├── WorkspaceMismatch      it was made with another model or other options
 │   └── WorkspaceBusy          another process is working in it
 ├── WorkerLost                 a worker process was killed again and again
@@ -294,6 +295,12 @@ class StorageDamaged(WorkspaceError):
     """A stored file is damaged or cut off."""
 
     code = "storage_damaged"
+
+
+class StorageUnavailable(WorkspaceError):
+    """An object store does not answer; the same command continues when it does."""
+
+    code, status, exit_code = "storage_unavailable", 503, 75
 
 
 class WorkspaceMismatch(WorkspaceError):

@@ -62,6 +62,39 @@ def import_h5py() -> Any:
     return h5py
 
 
+@functools.cache
+def import_distributed() -> Any:
+    """Import Dask's scheduler client, which comes with the extra `[dask]`.
+
+    Raises:
+        ProviderUnavailable: distributed is not installed.
+    """
+    try:
+        import distributed
+    except ImportError as error:
+        raise ProviderUnavailable(
+            "distributed is not installed; run: pip install 'matchserve[dask]'"
+        ) from error
+    return distributed
+
+
+@functools.cache
+def import_obstore() -> Any:
+    """Import obstore, which comes with the extra `[s3]`.
+
+    Raises:
+        ProviderUnavailable: obstore is not installed.
+    """
+    try:
+        import obstore
+        import obstore.store
+    except ImportError as error:
+        raise ProviderUnavailable(
+            "obstore is not installed; run: pip install 'matchserve[s3]'"
+        ) from error
+    return obstore
+
+
 def gpu_count() -> int:
     """Return how many devices the installed FAISS can use: 0 for the CPU build."""
     faiss = import_faiss()

@@ -18,19 +18,23 @@ from numpy.typing import NDArray
 
 from matchserve.errors import StorageDamaged, StorageFull
 from matchserve.files import open_whole
+from matchserve.objects import ObjectPath, Place
 
 _COMMENT_BYTES = 64  # SHA-256 in hexadecimal
 # RLIMIT_FSIZE and quotas stop a write as a full disk does.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def write_sealed(path: Path, arrays: dict[str, Any]) -> int:
+def write_sealed(path: Place, arrays: dict[str, Any]) -> int:
     """Write arrays to `path`, completely or not at all; return the number of bytes.
 
     Raises:
         StorageFull: there is no room on the disk.
     """
     data = seal(arrays)
+    if isinstance(path, ObjectPath):
+        path.write_bytes(data)
+        return len(data)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_whole(path) as file:
@@ -41,7 +45,7 @@ def write_sealed(path: Path, arrays: dict[str, Any]) -> int:
     return len(data)
 
 
-def read_sealed(path: Path) -> dict[str, NDArray[Any]]:
+def read_sealed(path: Place) -> dict[str, NDArray[Any]]:
     """Read all arrays of a file of `write_sealed`.
 
     Raises:

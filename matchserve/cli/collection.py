@@ -41,13 +41,23 @@ app = typer.Typer(no_args_is_help=True, help="Describe, match and export a folde
 
 Folder = Annotated[Path, typer.Argument(help="Folder of JPEG, PNG, WebP or TIFF files.")]
 Output = Annotated[
-    Path,
+    str,
     typer.Option(
         "--output", "-o",
-        help="Folder for all results; the same command continues a run that was stopped.",
+        help="Folder for all results, or an address such as s3://bucket/name, gs:// or az://; the "
+        "same command continues a run that was stopped.",
     ),
 ]  # fmt: skip
-WorkspaceFolder = Annotated[Path, typer.Argument(help="Output folder of `collection match`.")]
+WorkspaceFolder = Annotated[
+    str, typer.Argument(help="Output folder, or address, of `collection match`.")
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address of a Dask scheduler whose workers do the work, e.g. tcp://scheduler:8786.",
+    ),
+]
 Pairs = Annotated[
     str,
     typer.Option(
@@ -141,9 +151,10 @@ def reconstruct(
     chosen = ReconstructOptions(camera=camera, mapper=mapper, seed=seed)
     show(run(collection, chosen, pairs=pairs, workers=workers), as_json=json)
     report = make_report(collection)
+    place = collection.workspace
     say(
-        f"{escape(summary(report))}\n[bold]{escape(str(output / 'sparse' / '0'))}[/], "
-        f"{escape(str(output / 'database.db'))}, {escape(str(output / 'report.png'))}"
+        f"{escape(summary(report))}\n[bold]{escape(str(place.sparse / '0'))}[/], "
+        f"{escape(str(place.database))}, {escape(str(place.root / 'report.png'))}"
     )
     _exit_if_refused(collection, report)
 
@@ -163,6 +174,7 @@ def match_folder(
     verify: Verify = defaults.VERIFY,
     workers: Workers = None,
     store: Store = None,
+    dask: Dask = None,
     part: Annotated[
         str | None,
         typer.Option(
@@ -192,9 +204,11 @@ def match_folder(
         return
     _announce_stop(output)
     if part is not None:
-        show(collection.match(pairs, workers=workers, part=parse_part(part)), as_json=json)
+        show(
+            collection.match(pairs, workers=workers, part=parse_part(part), dask=dask), as_json=json
+        )
         return
-    show(collection.match(pairs, workers=workers), as_json=json)
+    show(collection.match(pairs, workers=workers, dask=dask), as_json=json)
     report = make_report(collection)
     say(f"{escape(summary(report))}\n[bold]{escape(str(output))}[/]")
     _exit_if_refused(collection, report)
@@ -219,8 +233,9 @@ def report_command(workspace: WorkspaceFolder) -> None:
     """Write report.json and report.png, with the view graph, to the workspace."""
     from matchserve.collections.reconstruct import write_report
 
-    report = write_report(Collection.open(workspace))
-    say(escape(f"{summary(report)}\n{workspace / 'report.png'}"))
+    collection = Collection.open(workspace)
+    report = write_report(collection)
+    say(escape(f"{summary(report)}\n{collection.workspace.root / 'report.png'}"))
 
 
 @app.command()
@@ -257,7 +272,7 @@ def _exit_if_refused(collection: Collection, report: Report) -> None:
         raise typer.Exit(SOME_REFUSED)
 
 
-def _announce_stop(output: Path) -> None:
+def _announce_stop(output: str) -> None:
     """Print how to continue when Ctrl-C or SIGTERM stops the run, and end at once.
 
     Every file is written completely or not at all, so nothing has to be tidied up.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from matchserve import defaults
 from matchserve.collections import stages
 from matchserve.collections.ledger import ImageRow, Ledger
 from matchserve.collections.parts import Part
-from matchserve.collections.pool import WorkerPool
+from matchserve.collections.pool import Pool, WorkerPool
 from matchserve.collections.progress import Step
 from matchserve.collections.retrieval import retriever_of
 from matchserve.collections.scan import Scan, scan
@@ -30,6 +30,7 @@ from matchserve.errors import InvalidParameter, MissingInput, StorageDamaged, Wo
 from matchserve.matcher import Options
 from matchserve.models.card import ModelCard
 from matchserve.models.registry import load_descriptor
+from matchserve.objects import Place, as_place
 from matchserve.types import Features
 
 DEFAULT_OPTIONS = Options(exif="ignore")
@@ -63,14 +64,15 @@ class Collection:
     ) -> None:
         """Name the workspace and the folder of images; nothing is read or written yet.
 
-        `store` is a folder of features that several collections may share; by default the
+        The workspace is a folder, or an address in an object store such as `s3://bucket/flight`.
+        `store` is a place of features that several collections may share; by default the
         workspace has its own.
         """
-        self.workspace = Workspace(Path(workspace))
+        self.workspace = Workspace.at(workspace)
         self.folder = Path(images)
-        features = self.workspace.features if store is None else Path(store)
+        features = self.workspace.features if store is None else as_place(fspath(store))
         self.setup = Setup(
-            features.absolute(), self.workspace.matches.absolute(), model, options, models_dir,
+            _absolute(features), _absolute(self.workspace.matches), model, options, models_dir,
             provider,
         )  # fmt: skip
         self.counts = Counts()
@@ -83,7 +85,7 @@ class Collection:
         Raises:
             MissingInput: there is no such workspace.
         """
-        place = Workspace(Path(workspace))
+        place = Workspace.at(workspace)
         place.check_exists()
         with closing(Ledger(place.ledger, is_read_only=True)) as ledger:
             text = ledger.setup()
@@ -101,11 +103,17 @@ class Collection:
         )
 
     def match(
-        self, pairs: str = "auto", *, workers: int | None = None, part: Part | None = None
+        self,
+        pairs: str = "auto",
+        *,
+        workers: int | None = None,
+        part: Part | None = None,
+        dask: str | None = None,
     ) -> Generator[Step, None, None]:
         """Describe all images and match the chosen pairs, as far as that was not done before.
 
-        With `part`, match only the shards of one part of a run on several machines.
+        With `part`, match only the shards of one part of a run on several machines. `dask` is the
+        address of a Dask scheduler whose workers do the work.
 
         Raises:
             InvalidParameter: the specification of the pairs is wrong.
@@ -114,7 +122,7 @@ class Collection:
             WorkerLost: worker processes were killed again and again.
         """
         self.scan = scan(self.folder, exclude=self.workspace.root)
-        pool = WorkerPool(stages.worker_count(workers, self.setup.options.max_side))
+        pool = self._pool(workers, dask)
         place = replace(self.workspace, part=part)
         with place.locked(), closing(Ledger(place.ledger)) as ledger, closing(pool):
             card = self._check_setup(ledger)
@@ -123,6 +131,13 @@ class Collection:
             yield from stages.describe(run)
             yield from stages.plan(run, pairs, retriever_of(run, card))
             yield from stages.match(run)
+
+    def _pool(self, workers: int | None, dask: str | None) -> Pool:
+        if dask is None:
+            return WorkerPool(stages.worker_count(workers, self.setup.options.max_side))
+        from matchserve.collections.dask_pool import DaskPool
+
+        return DaskPool(dask)
 
     def images(self) -> list[ImageRow]:
         """Return the images that the last run found, in the order they were added."""
@@ -232,6 +247,11 @@ class Collection:
             "store": str(setup.store),
             "models_dir": None if setup.models_dir is None else str(setup.models_dir),
         }
+
+
+def _absolute(place: Place) -> Place:
+    """Return a place that means the same in a process with another current directory."""
+    return place.absolute() if isinstance(place, Path) else place
 
 
 def _difference(known: Any, wanted: Any) -> str:

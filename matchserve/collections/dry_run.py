@@ -15,7 +15,7 @@ from matchserve.collections.facts import read_facts
 from matchserve.collections.pairs.images import PairImage, PairRows
 from matchserve.collections.progress import clock_text
 from matchserve.collections.scan import ImageFile, scan
-from matchserve.collections.shards import Shard, shard_id
+from matchserve.collections.shards import Shard, shard_id, shard_path
 from matchserve.collections.stages import worker_count
 from matchserve.collections.store import FeatureStore
 from matchserve.collections.work import describe_images, match_shard
@@ -118,12 +118,12 @@ def _time_sample(
         if not described:
             raise MatchServeError(f"none of {', '.join(i.name for i in sample)} can be read")
         store = FeatureStore(setup.store)
-        image_bytes = store.path(described[0].key).stat().st_size
+        image_bytes = len(store.path(described[0].key).read_bytes())
         keys = [(described[0].key, other.key) for other in described]
         shard = Shard(shard_id(keys, setup.options), tuple(keys))
         paths = {d.key: dict(items)[d.name] for d in described}
         start = time.perf_counter()
         match_shard(setup, shard, paths)
         pair_s = (time.perf_counter() - start) / len(keys)
-        pair_bytes = (setup.matches / f"{shard.id}.npz").stat().st_size / len(keys)
+        pair_bytes = len(shard_path(setup.matches, shard.id).read_bytes()) / len(keys)
     return image_s, image_bytes, pair_s, pair_bytes

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from matchserve.errors import WorkerLost
 from matchserve.libraries import import_faiss, use_one_opencv_thread
@@ -22,6 +22,18 @@ Task = tuple[Any, ...]
 
 MAX_LOSSES = 3
 """Number of times in a row that workers may be killed before the run gives up."""
+
+
+class Pool(Protocol):
+    """Runs tasks somewhere; results do not depend on where."""
+
+    def run(self, work: Callable[..., T], tasks: Sequence[Task]) -> Iterator[tuple[int, T]]:
+        """Yield the number of each task and its result, in the order in which they finish."""
+        ...
+
+    def close(self) -> None:
+        """Start no more tasks."""
+        ...
 
 
 class WorkerPool:

@@ -11,7 +11,9 @@ from matchserve.collections.pairs.images import PairRows, Retriever
 from matchserve.collections.stages import Run
 from matchserve.collections.words import codebook_path, make_words, read_words
 from matchserve.models.card import ModelCard
+from matchserve.objects import Place
 from matchserve.retrieval.lists import InvertedLists
+from matchserve.sealed import read_sealed
 
 IMAGES_PER_TASK = 16
 
@@ -47,7 +49,7 @@ def retriever_of(run: Run, card: ModelCard) -> Retriever:
     return retrieve
 
 
-def _make_all(run: Run, codebook: Path, fingerprint: str, keys: list[tuple[str, Path]]) -> None:
+def _make_all(run: Run, codebook: Place, fingerprint: str, keys: list[tuple[str, Path]]) -> None:
     size = IMAGES_PER_TASK
     tasks = [
         (run.setup, codebook, fingerprint, keys[start : start + size])
@@ -57,7 +59,7 @@ def _make_all(run: Run, codebook: Path, fingerprint: str, keys: list[tuple[str, 
         pass
 
 
-def _filled(run: Run, codebook: Path, keys: list[str]) -> InvertedLists:
+def _filled(run: Run, codebook: Place, keys: list[str]) -> InvertedLists:
     lists: InvertedLists | None = None
     for key in keys:
         words, _ = read_words(run.setup, codebook, key)
@@ -70,6 +72,5 @@ def _filled(run: Run, codebook: Path, keys: list[str]) -> InvertedLists:
     return lists
 
 
-def _word_count(codebook: Path) -> int:
-    with np.load(codebook) as arrays:
-        return len(arrays["words"])
+def _word_count(codebook: Place) -> int:
+    return len(read_sealed(codebook)["words"])

@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from matchserve.errors import StorageDamaged
 from matchserve.matcher import Options
+from matchserve.objects import Place
 from matchserve.sealed import read_sealed, write_sealed
 from matchserve.types import Bool, Float32, Float64, Int32, MatchResult
 
@@ -94,7 +94,7 @@ class PairResult:
         return self.matrix is not None and inliers >= MIN_INLIERS and self.log_nfa <= MAX_LOG_NFA
 
 
-def shard_path(folder: Path, shard: str) -> Path:
+def shard_path(folder: Place, shard: str) -> Place:
     """Return the file of a shard's result."""
     return folder / f"{shard}.npz"
 
@@ -118,7 +118,7 @@ def result_columns(result: MatchResult) -> dict[str, NDArray[Any]]:
 
 
 def write_results(
-    path: Path, keys: Sequence[tuple[str, str]], columns: Sequence[dict[str, NDArray[Any]]]
+    path: Place, keys: Sequence[tuple[str, str]], columns: Sequence[dict[str, NDArray[Any]]]
 ) -> int:
     """Store the results of a shard, as `result_columns` gives them; return the number of bytes.
 
@@ -132,7 +132,7 @@ def write_results(
     return write_sealed(path, joined)
 
 
-def read_results(path: Path) -> list[PairResult]:
+def read_results(path: Place) -> list[PairResult]:
     """Read the results of a shard.
 
     Raises:

@@ -16,7 +16,7 @@ from matchserve.collections import pairs as pairings
 from matchserve.collections.ledger import ImageRow, Ledger
 from matchserve.collections.pairs.images import PairImage, Retriever
 from matchserve.collections.parts import Part
-from matchserve.collections.pool import Task, WorkerPool
+from matchserve.collections.pool import Pool, Task
 from matchserve.collections.progress import Meter, Step
 from matchserve.collections.scan import Scan
 from matchserve.collections.shards import Shard, divide, shard_id, shard_path
@@ -49,7 +49,7 @@ class Run:
     ledger: Ledger
     setup: Setup
     found: Scan
-    pool: WorkerPool
+    pool: Pool
     part: Part | None = None
     counts: Counts = field(default_factory=Counts)
 

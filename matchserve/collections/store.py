@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from matchserve.encoding import features_fields, features_from_fields
 from matchserve.errors import InvalidParameter, StorageDamaged
 from matchserve.matcher import Options
 from matchserve.models.card import ModelCard
+from matchserve.objects import Place
 from matchserve.sealed import read_sealed, write_sealed
 from matchserve.types import Features
 
@@ -41,10 +41,10 @@ class FeatureStore:
     write the same bytes.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Place) -> None:
         self.folder = folder
 
-    def path(self, key: str) -> Path:
+    def path(self, key: str) -> Place:
         """Return the file of a key."""
         return self.folder / key[:2] / f"{key}.npz"
 

@@ -13,6 +13,7 @@ from matchserve.collections.work import Setup, load_features
 from matchserve.errors import ModelMismatch, StorageDamaged
 from matchserve.models.card import ModelCard
 from matchserve.models.registry import model_directory
+from matchserve.objects import Place
 from matchserve.retrieval.asmk import Words, aggregate
 from matchserve.retrieval.codebook import (
     WORDS_FILE,
@@ -28,7 +29,7 @@ _SAMPLE_IMAGES = 200
 _OWN_WORDS = 4096
 
 
-def codebook_path(setup: Setup, keys: Sequence[tuple[str, Path]], card: ModelCard) -> Path:
+def codebook_path(setup: Setup, keys: Sequence[tuple[str, Path]], card: ModelCard) -> Place:
     """Return the codebook of the model, or train one on the collection if the model has none.
 
     `keys` are the feature keys of images with their files.
@@ -49,7 +50,7 @@ def codebook_path(setup: Setup, keys: Sequence[tuple[str, Path]], card: ModelCar
 
 
 def make_words(
-    setup: Setup, codebook: Path, fingerprint: str, images: Sequence[tuple[str, Path]]
+    setup: Setup, codebook: Place, fingerprint: str, images: Sequence[tuple[str, Path]]
 ) -> int:
     """Store the words of images that have none; return how many were made.
 
@@ -75,7 +76,7 @@ def make_words(
     return made
 
 
-def read_words(setup: Setup, codebook: Path, key: str) -> tuple[Words, Words]:
+def read_words(setup: Setup, codebook: Place, key: str) -> tuple[Words, Words]:
     """Return the words of an image to be found, and those to search with.
 
     Raises:
@@ -91,7 +92,7 @@ def read_words(setup: Setup, codebook: Path, key: str) -> tuple[Words, Words]:
         raise StorageDamaged(f"the words of {key} are incomplete") from error
 
 
-def words_path(setup: Setup, codebook: Path, key: str) -> Path:
+def words_path(setup: Setup, codebook: Place, key: str) -> Place:
     """Return the file of an image's words; another codebook has another folder."""
     folder = setup.matches.parent / "words" / _digest(codebook)
     return FeatureStore(folder).path(key)
@@ -109,11 +110,11 @@ def _is_codebook_of(path: Path, card: ModelCard) -> bool:
 
 
 @functools.cache
-def _digest(path: Path) -> str:
+def _digest(path: Place) -> str:
     """Return the checksum of a sealed file, which is its end."""
     return path.read_bytes()[-64:-48].decode("ascii", errors="replace")
 
 
 @functools.cache
-def _codebook(path: Path, fingerprint: str) -> Codebook:
+def _codebook(path: Place, fingerprint: str) -> Codebook:
     return read_codebook(path, fingerprint)

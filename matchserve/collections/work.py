@@ -30,6 +30,7 @@ from matchserve.errors import ImageError, MissingInput, StorageDamaged
 from matchserve.feature_cache import FeatureCache
 from matchserve.files import read_file
 from matchserve.matcher import Matcher, Options
+from matchserve.objects import Place
 from matchserve.types import Bool, Features, Float32, Int32
 
 CACHE_BYTES = 256 << 20
@@ -38,10 +39,10 @@ CACHE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What all shards of a run share. `store` and `matches` are folders of the results."""
+    """What all shards of a run share. `store` and `matches` are where the results lie."""
 
-    store: Path
-    matches: Path
+    store: Place
+    matches: Place
     model: str
     options: Options
     models_dir: Path | None = None

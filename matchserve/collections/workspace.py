@@ -6,19 +6,26 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike, fspath
 from pathlib import Path
 
 from matchserve.collections.parts import Part
 from matchserve.errors import MissingInput, WorkspaceBusy
 from matchserve.files import remove_leftovers
+from matchserve.objects import ObjectPath, Place, is_url
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Paths of a workspace; each part of a run has a ledger and a lock of its own."""
+    """Paths of a workspace; each part of a run has a ledger and a lock of its own.
+
+    With `remote`, features and matches lie in an object store; the rest is always on a local disk,
+    because SQLite needs one.
+    """
 
     root: Path
     part: Part | None = None
+    remote: ObjectPath | None = None
 
     @property
     def ledger(self) -> Path:
@@ -30,14 +37,14 @@ class Workspace:
         return self.root if self.part is None else self.root / "parts" / self.part.name
 
     @property
-    def features(self) -> Path:
-        """Folder of the features, unless another store is named."""
-        return self.root / "features"
+    def features(self) -> Place:
+        """Place of the features, unless another store is named."""
+        return (self.remote or self.root) / "features"
 
     @property
-    def matches(self) -> Path:
-        """Folder of the results of shards."""
-        return self.root / "matches"
+    def matches(self) -> Place:
+        """Place of the results of shards."""
+        return (self.remote or self.root) / "matches"
 
     @property
     def database(self) -> Path:
@@ -61,8 +68,21 @@ class Workspace:
     def _tidy(self) -> None:
         """Remove the temporary files of killed processes; parts may not, as others are writing."""
         if self.part is None:
-            for folder in (self.root, self.matches, *self.features.glob("*")):
+            features = self.root / "features"
+            for folder in (self.root, self.root / "matches", *features.glob("*")):
                 remove_leftovers(folder)
+
+    @classmethod
+    def at(cls, place: str | PathLike[str]) -> Workspace:
+        """Return the workspace in a folder, or at an address such as `s3://bucket/flight`.
+
+        The ledger of an address is in the folder `NAME.work` of the current directory.
+        """
+        text = fspath(place)
+        if not is_url(text):
+            return cls(Path(text))
+        remote = ObjectPath(text.rstrip("/"))
+        return cls(Path(f"{remote.url.rpartition('/')[2]}.work"), remote=remote)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

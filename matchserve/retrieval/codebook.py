@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from matchserve.errors import ModelCorrupt, ModelMismatch, StorageDamaged
 from matchserve.libraries import import_faiss
+from matchserve.objects import Place
 from matchserve.sealed import read_sealed, write_sealed
 from matchserve.types import Float32
 
@@ -64,7 +64,7 @@ def train_codebook(
     return Codebook(np.asarray(means.centroids, np.float32), fingerprint, trained_on)
 
 
-def write_codebook(path: Path, codebook: Codebook) -> None:
+def write_codebook(path: Place, codebook: Codebook) -> None:
     """Write a codebook; words are stored with 16 bits."""
     write_sealed(
         path,
@@ -76,7 +76,7 @@ def write_codebook(path: Path, codebook: Codebook) -> None:
     )
 
 
-def read_codebook(path: Path, fingerprint: str) -> Codebook:
+def read_codebook(path: Place, fingerprint: str) -> Codebook:
     """Read the codebook of a model.
 
     Raises:

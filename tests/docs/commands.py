@@ -63,6 +63,13 @@ NOT_RUN |= {
         "needs a SLURM array"
     ),
 }
+NOT_RUN |= {
+    "matchserve collection match scenes/corner -o shared --dask tcp://scheduler:8786": (
+        "needs a cluster; tests/faults/test_remote_collections.py starts one"
+    ),
+    "matchserve collection match scenes/corner -o s3://bucket/flight1 "
+    "--part $SLURM_ARRAY_TASK_ID/64": "needs a bucket; see tests/faults/test_remote_collections.py",
+}
 NOT_RUN |= {step.command: "needs a GPU; see tests/gpu/checklist.py" for step in read_steps()}
 
 # Lines of README that are printed in the guide too are run there, once: training takes time.

@@ -134,9 +134,9 @@ def test_a_damaged_feature_file_is_made_again(matched: Collection, damage: str) 
     """Features of one image are damaged, and the matches are lost: all is made again."""
     before = digests(matched.workspace.root)
     row = matched.images()[0]
-    path = matched.workspace.features / row.feature_key[:2] / f"{row.feature_key}.npz"
+    path = matched.workspace.root / "features" / row.feature_key[:2] / f"{row.feature_key}.npz"
     _damage(path, damage)
-    shutil.rmtree(matched.workspace.matches)
+    shutil.rmtree(matched.workspace.root / "matches")
     from matchserve.collections import work
 
     work._cache.cache_clear()
@@ -149,7 +149,7 @@ def test_damaged_features_are_made_again_when_they_are_read(matched: Collection)
     from matchserve.collections import work
 
     row = matched.images()[0]
-    path = matched.workspace.features / row.feature_key[:2] / f"{row.feature_key}.npz"
+    path = matched.workspace.root / "features" / row.feature_key[:2] / f"{row.feature_key}.npz"
     before = path.read_bytes()
     _damage(path, "flip")
     work._cache.cache_clear()
@@ -160,7 +160,7 @@ def test_damaged_features_are_made_again_when_they_are_read(matched: Collection)
 @pytest.mark.parametrize("sixteenth", range(16))
 def test_a_damaged_result_is_noticed_and_made_again(matched: Collection, sixteenth: int) -> None:
     before = digests(matched.workspace.root)
-    path = sorted(matched.workspace.matches.glob("*.npz"))[0]
+    path = sorted((matched.workspace.root / "matches").glob("*.npz"))[0]
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * sixteenth // 16])
     with pytest.raises(StorageDamaged, match="collection match"):
@@ -224,7 +224,7 @@ def test_a_workspace_can_be_opened_by_its_folder_alone(matched: Collection) -> N
 
 
 def test_collections_can_share_features(matched: Collection, photos: Path, tmp_path: Path) -> None:
-    store = matched.workspace.features
+    store = matched.workspace.root / "features"
     other = Collection(
         tmp_path / "other", images=photos, model="rootsift", options=OPTIONS, store=store
     )
@@ -250,7 +250,7 @@ def test_images_without_pairs(tmp_path: Path) -> None:
 
 
 def test_temporary_files_of_killed_runs_are_removed(matched: Collection) -> None:
-    left = matched.workspace.matches / ".x.npz.999999.partial"
+    left = matched.workspace.root / "matches" / ".x.npz.999999.partial"
     left.write_bytes(b"half")
     run(matched)
     assert not left.exists()
