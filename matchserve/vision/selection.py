@@ -19,7 +19,7 @@ Selection = Literal["contrast", "repeatable"]
 SELECTIONS: tuple[Selection, ...] = ("contrast", "repeatable")
 
 # Candidates per chosen keypoint. More candidates give more repeatable keypoints but take longer to
-# detect: 4 % longer for 1.25, 20 % for 2.
+# detect: 272 ms by contrast and 274 ms with 1.25 on photographs, 13 to 21 % longer with 2.
 CANDIDATES = 1.25
 # A keypoint gives way to a better one within this distance, in pixels.
 SPREAD_PX = 2
