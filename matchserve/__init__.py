@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matchserve.collections.collection import Collection
     from matchserve.errors import MatchServeError
-    from matchserve.inputs import ImageInput
-    from matchserve.judging import JudgeOptions
     from matchserve.limits import Limits
     from matchserve.matcher import Matcher, match_images
     from matchserve.models.card import ModelCard
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from matchserve.models.onnx_model import OnnxDescriptor
     from matchserve.models.registry import list_models, load_descriptor
     from matchserve.options import Options
+    from matchserve.pipeline.inputs import ImageInput
+    from matchserve.pipeline.judging import JudgeOptions
     from matchserve.types import (
         Features,
         Image,
@@ -47,8 +47,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "matchserve.collections.collection": ("Collection",),
     "matchserve.errors": ("MatchServeError",),
-    "matchserve.inputs": ("ImageInput",),
-    "matchserve.judging": ("JudgeOptions",),
+    "matchserve.pipeline.inputs": ("ImageInput",),
+    "matchserve.pipeline.judging": ("JudgeOptions",),
     "matchserve.limits": ("Limits",),
     "matchserve.matcher": ("Matcher", "match_images"),
     "matchserve.options": ("Options",),

@@ -18,11 +18,11 @@ from typing import Any
 import cv2
 import numpy as np
 
-from matchserve.judging import JudgeOptions, find_matches
 from matchserve.libraries import import_faiss
 from matchserve.matcher import Matcher
 from matchserve.models.handcrafted import SIFT_PATCH
 from matchserve.models.registry import load_descriptor
+from matchserve.pipeline.judging import JudgeOptions, find_matches
 from matchserve.types import Features, Image, Keypoints, PatchSpec, UInt8
 from matchserve.vision import geometry, matching
 from matchserve.vision.keypoints import DetectOptions, detect

@@ -16,29 +16,34 @@ from typing import Any
 import numpy as np
 
 from matchserve import defaults
-from matchserve.attempts import Attempt, judge_pair, verify_attempt
 from matchserve.clock import Call, one_thread
 from matchserve.decoding.detection import Detector, detect_here
 from matchserve.errors import InvalidParameter
 from matchserve.feature_cache import FeatureCache, content_key
 from matchserve.files import read_file
-from matchserve.guiding import agreeing, guided_attempt
 from matchserve.hardware import available_cpus
-from matchserve.inputs import ImageInput as ImageInput
-from matchserve.inputs import ImageSource as ImageSource
-from matchserve.inputs import PlainSource, as_input, find_keypoints
-from matchserve.judging import JudgedMatches
 from matchserve.limits import LIBRARY_LIMITS, Limits, check_keypoint_count
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import load_descriptor
 from matchserve.options import DEFAULT_OPTIONS as DEFAULT_OPTIONS
 from matchserve.options import Options as Options
-from matchserve.pair_cameras import FocalLengths, read_focal_lengths, wants_exif, with_cameras
-from matchserve.pair_runner import PairRunner, Source, fit_in_memory
+from matchserve.pipeline.attempts import Attempt, judge_pair, verify_attempt
+from matchserve.pipeline.guiding import agreeing, guided_attempt
+from matchserve.pipeline.inputs import ImageInput as ImageInput
+from matchserve.pipeline.inputs import ImageSource as ImageSource
+from matchserve.pipeline.inputs import PlainSource, as_input, find_keypoints
+from matchserve.pipeline.judging import JudgedMatches
+from matchserve.pipeline.pair_cameras import (
+    FocalLengths,
+    read_focal_lengths,
+    wants_exif,
+    with_cameras,
+)
+from matchserve.pipeline.pair_runner import PairRunner, Source, fit_in_memory
+from matchserve.pipeline.turning import find_turn, turned
+from matchserve.pipeline.view_search import SearchedImage, ViewSearch
 from matchserve.threads import off_main_thread
-from matchserve.turning import find_turn, turned
 from matchserve.types import Features, Image, Keypoints, MatchResult, Verification, ViewReport
-from matchserve.view_search import SearchedImage, ViewSearch
 from matchserve.vision.decode import Decoder, InProcessDecoder, from_array
 from matchserve.vision.evidence import gather
 from matchserve.vision.keypoints import DetectOptions

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from matchserve import defaults
 from matchserve.errors import InvalidParameter
-from matchserve.judging import JudgeOptions
 from matchserve.limits import MAX_VIEWS, MIN_WORKING_SIDE
+from matchserve.pipeline.judging import JudgeOptions
 from matchserve.vision.cameras import Camera, chosen_cameras
 from matchserve.vision.decode import ExifPolicy
 from matchserve.vision.geometry import VerifyChoice, VerifyOptions

@@ -14,8 +14,8 @@ from matchserve.api.jsonbody import decode_base64, parse_object
 from matchserve.api.strict import Base64, Column, Point, Rows, Strict, parse_text, validated
 from matchserve.archives import read_npz
 from matchserve.errors import InvalidParameter, MatchServeError
-from matchserve.inputs import ImageInput
 from matchserve.limits import check_keypoint_count
+from matchserve.pipeline.inputs import ImageInput
 from matchserve.settings import Settings
 from matchserve.types import Float64, UInt8
 from matchserve.vision.given_points import GivenPoints

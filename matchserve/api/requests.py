@@ -29,9 +29,9 @@ from matchserve.api.strict import validated
 from matchserve.encoding import features_from_fields, features_from_npz
 from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
+from matchserve.pipeline.view_search import kept_features
 from matchserve.settings import BYTES_PER_MEGAPIXEL, Settings
 from matchserve.types import Features
-from matchserve.view_search import kept_features
 from matchserve.vision.pixels import inspect
 
 FORMATS = ("JPEG", "PNG", "WEBP")

@@ -58,8 +58,8 @@ from matchserve.api.service import Service
 from matchserve.clock import Call
 from matchserve.engine.served_models import ServedModel
 from matchserve.errors import InvalidParameter
-from matchserve.inputs import ImageInput
 from matchserve.models.card import ModelCard
+from matchserve.pipeline.inputs import ImageInput
 from matchserve.types import UInt8
 
 T = TypeVar("T")

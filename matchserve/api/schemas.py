@@ -16,9 +16,9 @@ from matchserve.api.image_extras import (
     SingleExtrasJson,
 )
 from matchserve.api.strict import FEATURES_ID, Base64, Column, Point, Row, Rows, Strict
-from matchserve.judging import JudgeOptions
 from matchserve.limits import MAX_VIEWS, MIN_WORKING_SIDE
 from matchserve.matcher import Options
+from matchserve.pipeline.judging import JudgeOptions
 from matchserve.settings import Settings
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions

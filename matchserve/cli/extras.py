@@ -13,8 +13,8 @@ import typer
 from matchserve.archives import read_npz
 from matchserve.errors import ImageError, InvalidParameter
 from matchserve.files import read_file
-from matchserve.inputs import ImageInput
 from matchserve.matcher import Matcher
+from matchserve.pipeline.inputs import ImageInput
 from matchserve.vision.given_points import GivenPoints
 from matchserve.vision.masks import Mask, parse_shapes
 

@@ -38,10 +38,10 @@ from matchserve.cli.output import (
 )
 from matchserve.drawing import draw_matches, png_bytes
 from matchserve.encoding import result_fields, result_npz
-from matchserve.judging import JudgeOptions
 from matchserve.limits import LIBRARY_LIMITS, Limits
 from matchserve.matcher import Matcher, Options
 from matchserve.options import parse_views, verify_options
+from matchserve.pipeline.judging import JudgeOptions
 from matchserve.types import MatchResult
 from matchserve.vision.decode import ExifPolicy, decode_colour
 from matchserve.vision.keypoints import DetectOptions

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from matchserve.judging import JudgeOptions, find_matches
 from matchserve.libraries import import_faiss
+from matchserve.pipeline.judging import JudgeOptions, find_matches
 from matchserve.threads import off_main_thread
 from matchserve.types import Features
 from matchserve.vision.consistency import RefinedPair, consistent_points

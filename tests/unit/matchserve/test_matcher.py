@@ -31,7 +31,7 @@ from matchserve.errors import (
     MissingInput,
 )
 from matchserve.files import read_file
-from matchserve.inputs import find_keypoints
+from matchserve.pipeline.inputs import find_keypoints
 from matchserve.types import UInt8
 from tests.conftest import encoded
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from matchserve.clock import Call
 from matchserve.hardware import memory_limit_bytes
-from matchserve.inputs import ImageInput
+from matchserve.pipeline.inputs import ImageInput
 from matchserve.types import Image
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
 

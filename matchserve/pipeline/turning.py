@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from matchserve.judging import JudgedMatches
+from matchserve.pipeline.judging import JudgedMatches
 from matchserve.types import Features, Float32, Keypoints
 
 STEP_DEG = 30

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.clock import Call
-from matchserve.judging import JudgedMatches, find_matches
 from matchserve.libraries import import_faiss
 from matchserve.models.card import ModelCard
 from matchserve.options import Options
+from matchserve.pipeline.judging import JudgedMatches, find_matches
 from matchserve.types import (
     Bool,
     Features,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from matchserve import defaults
-from matchserve.attempts import Attempt, join_matches, join_points
-from matchserve.judging import JudgedMatches, judge, matched_keypoints
 from matchserve.models.card import ModelCard
 from matchserve.options import Options
+from matchserve.pipeline.attempts import Attempt, join_matches, join_points
+from matchserve.pipeline.judging import JudgedMatches, judge, matched_keypoints
 from matchserve.types import Bool, Image, Matches, RefinedPoints, Verification
 from matchserve.vision.agreement import similarities
 from matchserve.vision.geometry import known_cameras

@@ -9,13 +9,13 @@ import cv2
 import numpy as np
 import pytest
 
-from matchserve import view_search
 from matchserve.clock import Call, Deadline, StageClock, one_thread
 from matchserve.errors import InvalidParameter
-from matchserve.inputs import ImageInput
 from matchserve.limits import MAX_VIEWS
 from matchserve.matcher import Matcher
 from matchserve.options import Options, parse_views
+from matchserve.pipeline import view_search
+from matchserve.pipeline.inputs import ImageInput
 from matchserve.types import MatchResult, UInt8
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.given_points import GivenPoints

@@ -10,10 +10,10 @@ import pytest
 
 from matchserve import matcher as module
 from matchserve.clock import Call
-from matchserve.judging import find_matches
 from matchserve.matcher import Matcher
 from matchserve.options import DEFAULT_OPTIONS
-from matchserve.turning import find_turn, turned, voted_rotation
+from matchserve.pipeline.judging import find_matches
+from matchserve.pipeline.turning import find_turn, turned, voted_rotation
 from matchserve.types import Features, Keypoints, UInt8
 from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions

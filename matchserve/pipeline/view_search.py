@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, field, replace
 
 from matchserve import defaults
-from matchserve.attempts import Attempt, as_sent, joined, judge_pair, verify_attempt
 from matchserve.clock import Call
 from matchserve.models.descriptor import Descriptor
 from matchserve.options import Options
+from matchserve.pipeline.attempts import Attempt, as_sent, joined, judge_pair, verify_attempt
+from matchserve.pipeline.turning import turned
 from matchserve.threads import off_main_thread
-from matchserve.turning import turned
 from matchserve.types import Features, Image, Verification, ViewReport
 from matchserve.vision.keypoints import detect
 from matchserve.vision.masks import Mask

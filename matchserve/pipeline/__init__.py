@@ -1,0 +1,1 @@
+"""The steps from two images to a result, which `Matcher` runs in order."""
