@@ -8,19 +8,13 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from matchserve import defaults
 from matchserve.clock import Call, one_thread
-from matchserve.decoding.detection import Detector, detect_here
 from matchserve.errors import InvalidParameter
-from matchserve.feature_cache import FeatureCache, content_key
-from matchserve.files import read_file
+from matchserve.feature_cache import FeatureCache
 from matchserve.hardware import available_cpus
 from matchserve.limits import LIBRARY_LIMITS, Limits, check_keypoint_count
 from matchserve.models.descriptor import Descriptor
@@ -28,10 +22,11 @@ from matchserve.models.registry import load_descriptor
 from matchserve.options import DEFAULT_OPTIONS as DEFAULT_OPTIONS
 from matchserve.options import Options as Options
 from matchserve.pipeline.attempts import Attempt, judge_pair, verify_attempt
+from matchserve.pipeline.describing import Describer
 from matchserve.pipeline.guiding import agreeing, guided_attempt
 from matchserve.pipeline.inputs import ImageInput as ImageInput
 from matchserve.pipeline.inputs import ImageSource as ImageSource
-from matchserve.pipeline.inputs import PlainSource, as_input, find_keypoints
+from matchserve.pipeline.inputs import as_input
 from matchserve.pipeline.judging import JudgedMatches
 from matchserve.pipeline.pair_cameras import (
     FocalLengths,
@@ -42,9 +37,7 @@ from matchserve.pipeline.pair_cameras import (
 from matchserve.pipeline.pair_runner import PairRunner, Source, fit_in_memory
 from matchserve.pipeline.turning import find_turn, turned
 from matchserve.pipeline.view_search import SearchedImage, ViewSearch
-from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image, Keypoints, MatchResult, Verification, ViewReport
-from matchserve.vision.decode import Decoder, InProcessDecoder, from_array
 from matchserve.vision.evidence import gather
 from matchserve.vision.keypoints import DetectOptions
 
@@ -87,12 +80,8 @@ class Matcher:
             )
         self.descriptor = model
         self.limits = limits
-        self._cache = cache
+        self.describer = Describer(model, limits, cache)
         self._executor = executor
-        self.decoder: Decoder = InProcessDecoder(limits)
-        """Decodes images; the service sets one whose processes can be killed."""
-        self.detector: Detector = detect_here
-        """Finds keypoints; the service sets one that can be stopped at a deadline."""
 
     def match(
         self,
@@ -110,20 +99,16 @@ class Matcher:
         self._check(options)
         focal_lengths: FocalLengths = (None, None)
         if wants_exif(options):
-            encoded = tuple(self._encoded(as_input(image).source) for image in (image0, image1))
+            encoded = tuple(
+                self.describer.encoded(as_input(image).source) for image in (image0, image1)
+            )
             focal_lengths = read_focal_lengths((encoded[0], encoded[1]), options, self.limits)
         with self._pair_executor() as executor:
             run = PairRunner(executor, call)
-            sources = run.both(lambda source: self._source(source, options, call), (image0, image1))
-            is_upright = options.detect.upright or options.orientation == "upright"
-            detect_options = replace(options.detect, upright=is_upright)
-            attempts = [self._attempt(sources, detect_options, options, run)]
-            if _is_undecided(attempts[0], options):
-                upright_options = replace(options.detect, upright=True)
-                attempts.append(self._attempt(sources, upright_options, options, run))
-                if self._searches_turn(attempts, options):
-                    attempts.append(self._turned_attempt(sources, attempts[1], options, run))
-        best = max(attempts, key=lambda attempt: attempt.judged.expected_right)
+            sources = run.both(
+                lambda source: self.describer.source(source, options, call), (image0, image1)
+            )
+            best = self._best_attempt(sources, options, run)
         sizes = (best.features[0].size, best.features[1].size)
         options = with_cameras(options, focal_lengths, sizes)
         found, report = best, ViewReport()
@@ -132,10 +117,7 @@ class Matcher:
         else:
             found, verification, report = self._search(sources, best, options, call)
         if options.guided:
-            images = (
-                self._image(sources[0], options, call),
-                self._image(sources[1], options, call),
-            )
+            images = self.describer.images(sources, options, call)
             found, verification = self._guided(found, verification, images, options, call)
         return replace(self._result(found, verification, call), views=report)
 
@@ -149,11 +131,11 @@ class Matcher:
         """
         call = call or Call()
         self._check(options)
-        source = self._source(image, options, call)
-        recalled = self._recalled(source, options.detect, options, call)
+        source = self.describer.source(image, options, call)
+        recalled = self.describer.recall(source, options.detect, options, call)
         if recalled is not None:
             return recalled
-        return self._described(source, options.detect, options, call)
+        return self.describer.describe(source, options.detect, options, call)
 
     def describe_images(
         self,
@@ -221,37 +203,24 @@ class Matcher:
             ImageError: the image cannot be used.
             MissingInput: the file cannot be read.
         """
-        source = as_input(source).source
-        if isinstance(source, Image):
-            return source
-        max_side = options.max_side or None
-        if isinstance(source, np.ndarray):
-            return from_array(source, max_side=max_side, limits=self.limits)
-        data = self._encoded(source)
-        deadline = (call or Call()).clock.deadline
-        return self.decoder.decode(data, exif=options.exif, max_side=max_side, deadline=deadline)
-
-    def _encoded(self, source: PlainSource) -> bytes | bytearray | memoryview:
-        """Return the bytes of an encoded image."""
-        if isinstance(source, str | PathLike):
-            return read_file(Path(source), self.limits.max_image_bytes)
-        if not isinstance(source, bytes | bytearray | memoryview):
-            raise InvalidParameter(f"an image cannot be a {type(source).__name__}")
-        return source
+        return self.describer.load(source, options, call or Call())
 
     def _check(self, options: Options) -> None:
         check_keypoint_count(options.detect.max_keypoints, self.limits.max_keypoints)
 
-    def _source(self, source: ImageSource, options: Options, call: Call) -> Source:
-        """Prepare an image; it is decoded now unless its features may be in the cache."""
-        given = as_input(source)
-        if given.points is not None:
-            limit = self.limits.max_keypoints
-            check_keypoint_count(len(given.points), limit, "the number of given keypoints")
-        if self._cache is None or isinstance(given.source, Image | np.ndarray):
-            with call.clock.stage("decode"):
-                return Source(given, self.load(given.source, options, call))
-        return Source(given, data=self._encoded(given.source))
+    def _best_attempt(
+        self, sources: tuple[Source, Source], options: Options, run: PairRunner
+    ) -> Attempt:
+        """Match oriented patches, others if these find too little, and return what finds most."""
+        is_upright = options.detect.upright or options.orientation == "upright"
+        detect_options = replace(options.detect, upright=is_upright)
+        attempts = [self._attempt(sources, detect_options, options, run)]
+        if _is_undecided(attempts[0], options):
+            upright_options = replace(options.detect, upright=True)
+            attempts.append(self._attempt(sources, upright_options, options, run))
+            if self._searches_turn(attempts, options):
+                attempts.append(self._turned_attempt(sources, attempts[1], options, run))
+        return max(attempts, key=lambda attempt: attempt.judged.expected_right)
 
     def _attempt(
         self,
@@ -262,18 +231,20 @@ class Matcher:
     ) -> Attempt:
         """Describe both images in one orientation, and find and judge their matches."""
         call = run.call
-        recalled = [self._recalled(source, detect_options, options, call) for source in sources]
+        recalled = [
+            self.describer.recall(source, detect_options, options, call) for source in sources
+        ]
         wanted = [
             source
             for source, features in zip(sources, recalled, strict=True)
             if features is None or options.judge.refine != "none"
         ]
         if len(wanted) == 2:
-            run.both(lambda source: self._image(source, options, call), wanted)
+            run.both(lambda source: self.describer.image(source, options, call), wanted)
         is_parallel = fit_in_memory([s.image for s in wanted if s.image is not None])
         features = run.both(
             lambda item: (
-                self._described(item[0], detect_options, options, call)
+                self.describer.describe(item[0], detect_options, options, call)
                 if item[1] is None
                 else item[1]
             ),
@@ -282,10 +253,7 @@ class Matcher:
         )
         images = None
         if options.judge.refine != "none":
-            images = (
-                self._image(sources[0], options, call),
-                self._image(sources[1], options, call),
-            )
+            images = self.describer.images(sources, options, call)
         judged = judge_pair(features, images, self.descriptor.card, options, call)
         return Attempt(features, judged, "upright" if detect_options.upright else "oriented")
 
@@ -300,10 +268,7 @@ class Matcher:
     ) -> Attempt:
         """Describe the upright keypoints of image 1 at the angle that finds most matches."""
         call = run.call
-        images = (
-            self._image(sources[0], options, call),
-            self._image(sources[1], options, call),
-        )
+        images = self.describer.images(sources, options, call)
         features0, features1 = upright.features
 
         def describe(keypoints: Keypoints) -> Features:
@@ -321,52 +286,6 @@ class Matcher:
             features, judge_pair(features, images, self.descriptor.card, options, call), "turned"
         )
 
-    def _image(self, source: Source, options: Options, call: Call) -> Image:
-        """Decode an image if it was not decoded yet."""
-        if source.image is None:
-            with call.clock.stage("decode"):
-                source.image = self.load(source.data, options, call)
-        return source.image
-
-    def _cache_key(self, source: Source, detect_options: DetectOptions, options: Options) -> Any:
-        card = self.descriptor.card
-        return content_key(
-            source.data,
-            *(card.name, card.sha256, source.given.key),
-            *(detect_options, options.exif, options.max_side),
-        )
-
-    def _recalled(
-        self, source: Source, detect_options: DetectOptions, options: Options, call: Call
-    ) -> Features | None:
-        """Return the cached features of an encoded image."""
-        if self._cache is None or not source.data:
-            return None
-        with call.clock.stage("cache"):
-            return self._cache.get(self._cache_key(source, detect_options, options))
-
-    def _described(
-        self, source: Source, detect_options: DetectOptions, options: Options, call: Call
-    ) -> Features:
-        """Find and describe the keypoints of an image, and cache them."""
-        image = self._image(source, options, call)
-        with call.clock.stage("detect"):
-            detector = partial(self.detector, call.clock.deadline)
-            keypoints = off_main_thread(
-                find_keypoints, image, source.given, detect_options, detector
-            )
-        with call.clock.stage("describe"):
-            descriptors = self.descriptor.describe(image, keypoints, call)
-        card = self.descriptor.card
-        is_full = len(keypoints) >= detect_options.max_keypoints
-        features = Features(
-            *(keypoints, descriptors, card.name, image.size, card.fingerprint, image.working_size),
-            truncated=is_full and source.given.points is None,
-        )
-        if self._cache is not None and source.data:
-            self._cache.put(self._cache_key(source, detect_options, options), features)
-        return features
-
     def _search(
         self, sources: tuple[Source, Source], frontal: Attempt, options: Options, call: Call
     ) -> tuple[Attempt, Verification, ViewReport]:
@@ -374,7 +293,7 @@ class Matcher:
         if any(source.given.points is not None for source in sources):
             raise InvalidParameter("views need keypoints that are detected, not given ones")
         first, second = (
-            SearchedImage(self._image(source, options, call), source.given.mask)
+            SearchedImage(self.describer.image(source, options, call), source.given.mask)
             for source in sources
         )
         return ViewSearch((first, second), self.descriptor, options, call).run(frontal)

@@ -83,8 +83,8 @@ class ServedModel:
             executor=resources.executor,
         )
         if resources.decoder is not None:
-            self.matcher.decoder = resources.decoder
-        self.matcher.detector = resources.detector
+            self.matcher.describer.decoder = resources.decoder
+        self.matcher.describer.detector = resources.detector
 
     @property
     def card(self) -> ModelCard:

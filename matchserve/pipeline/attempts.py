@@ -26,7 +26,8 @@ from matchserve.types import (
 from matchserve.vision.geometry import verify
 from matchserve.vision.views import SyntheticView
 
-# Keypoints of one corner found in several views lie this far apart, in pixels: measured by eye.
+# Keypoints of one corner found in several views lie at most about this far apart, in pixels: a
+# guess, not a measured value.
 SAME_POINT_PX = 2.0
 
 

@@ -12,6 +12,7 @@ from matchserve import matcher as module
 from matchserve.clock import Call
 from matchserve.matcher import Matcher
 from matchserve.options import DEFAULT_OPTIONS
+from matchserve.pipeline.describing import Describer
 from matchserve.pipeline.judging import find_matches
 from matchserve.pipeline.turning import find_turn, turned, voted_rotation
 from matchserve.types import Features, Keypoints, UInt8
@@ -83,16 +84,16 @@ def test_search_matches_turned_images_without_orientations(
     options = replace(DEFAULT_OPTIONS, detect=DetectOptions(400), orientation="search")
     assert matcher.match(*images, options).orientation == "oriented"
     # As if the keypoints had been given wrong orientations: oriented patches match nothing.
-    described = Matcher._described
+    described = Describer.describe
 
-    def spoiled(self: Matcher, *given: object) -> Features:
+    def spoiled(self: Describer, *given: object) -> Features:
         features = described(self, *given)  # type: ignore[arg-type]
         if not features.keypoints.angle.any():
             return features
         order = np.random.default_rng(0).permutation(len(features.descriptors))
         return replace(features, descriptors=features.descriptors[order])
 
-    monkeypatch.setattr(Matcher, "_described", spoiled)
+    monkeypatch.setattr(Describer, "describe", spoiled)
     monkeypatch.setattr(module, "CONVINCING_MATCHES", 1e6)
     result = matcher.match(*images, options)
     assert result.orientation == "turned"
