@@ -20,9 +20,7 @@ from matchserve import (
     Options,
     VerifyOptions,
     match_images,
-    pair_runner,
 )
-from matchserve import matcher as matcher_module
 from matchserve.errors import (
     FeatureMismatch,
     ImageTooLarge,
@@ -31,6 +29,7 @@ from matchserve.errors import (
     MissingInput,
 )
 from matchserve.files import read_file
+from matchserve.pipeline import describing, pair_runner
 from matchserve.pipeline.inputs import find_keypoints
 from matchserve.types import UInt8
 from tests.conftest import encoded
@@ -200,7 +199,7 @@ def test_images_too_large_together_are_described_one_after_the_other(
         running.pop()
         return found
 
-    monkeypatch.setattr(matcher_module, "find_keypoints", watched)
+    monkeypatch.setattr(describing, "find_keypoints", watched)
     Matcher("rootsift").match(pattern, pattern)
     assert max(peak) == 2
     peak.clear()
