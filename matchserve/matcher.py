@@ -315,7 +315,7 @@ class Matcher:
         return agreeing(found, verify_attempt(found, options, call))
 
     def _result(self, attempt: Attempt, verification: Verification, call: Call) -> MatchResult:
-        """Keep the matches that are returned."""
+        """Make the result of the matches that are confident enough to be returned."""
         judged, refined = attempt.judged, attempt.judged.refined
         with call.clock.stage("verify"):
             same_scene = self._same_scene(attempt, verification)

@@ -61,8 +61,10 @@ Dask = Annotated[
 Pairs = Annotated[
     str,
     typer.Option(
-        help="Pairs to match: exhaustive, sequential:N[,loops], retrieval:K, spatial:K,Dm, "
-        "list:FILE, or several of these joined by +. auto is exhaustive up to 200 images, "
+        help="Pairs to match: exhaustive; sequential:N, the next N by name, with ,loops also "
+        "similar images farther on; retrieval:K, the K most similar; spatial:K,Dm, the K nearest "
+        "by GPS within D metres; list:FILE; or several of these joined by +. auto is exhaustive "
+        "up to 200 images, "
         "then spatial if most images have a GPS position, else retrieval."
     ),
 ]

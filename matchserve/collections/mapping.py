@@ -176,7 +176,7 @@ def _main() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process at once when the other end of standard input is closed."""
+    """Wait until the parent closes its end of standard input, then end this process at once."""
     sys.stdin.read()
     os._exit(1)
 

@@ -66,7 +66,7 @@ class Workspace:
             raise MissingInput(f"{self.root} is not the workspace of a collection")
 
     def _tidy(self) -> None:
-        """Remove the temporary files of killed processes; parts may not, as others are writing."""
+        """Remove the temporary files of killed processes, unless this run shares the work."""
         if self.part is None:
             features = self.root / "features"
             for folder in (self.root, self.root / "matches", *features.glob("*")):

@@ -70,7 +70,7 @@ def _to_fisheye(xy: Float64) -> Float64:
 
 
 def _from_fisheye(xy: Float64) -> Float64:
-    """Project fisheye coordinates onto the plane; rays at 90 degrees or more do not reach it."""
+    """Return pinhole coordinates of fisheye ones; NaN for rays 90 degrees off the axis or more."""
     angle = np.maximum(np.linalg.norm(xy, axis=1, keepdims=True), 1e-12)
     return np.where(angle < np.pi / 2, xy * (np.tan(angle) / angle), np.nan)
 

@@ -45,7 +45,7 @@ def export(
     trained_on: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name and licence of a training data set, for the card. Can be repeated."
+            help="Name and licence of a training data set, for the model card. Can be repeated."
         ),
     ] = None,
     notes: Annotated[str, typer.Option(help="Other remarks, for the card.")] = "",
@@ -127,7 +127,7 @@ def import_weights(
     trained_on: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name and licence of a training data set, for the card. Can be repeated."
+            help="Name and licence of a training data set, for the model card. Can be repeated."
         ),
     ] = None,
     notes: Annotated[str, typer.Option(help="Other remarks, for the card.")] = "",

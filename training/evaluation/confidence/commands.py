@@ -33,7 +33,7 @@ def confidence(
     plot: Annotated[
         Path | None, typer.Option(help="Folder for reliability diagrams as PNG.")
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over all matches.", min=1)] = 6,
+    epochs: Annotated[int, typer.Option(help="Number of training epochs.", min=1)] = 6,
     seed: Annotated[int, typer.Option(help="Random seed for pairs, folds and weights.")] = 0,
 ) -> None:
     """Fit the probability that a match is right, evaluated on held-out scenes."""

@@ -102,7 +102,7 @@ def _strongest(features: Features, count: int) -> Features:
 
 
 def masked(refinement: Refinement, raw_xy1: Float32, maps: Float32, kept: Bool) -> Refinement:
-    """Undo the refinement of the matches that are not `kept`, as if it had not been tried."""
+    """Return the refinement with the raw points of all matches but those that `kept` marks."""
     zero = np.float32(0)
     return Refinement(
         np.where(kept[:, None], refinement.xy1, raw_xy1),
