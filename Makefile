@@ -37,7 +37,7 @@ lint: $(VENV)/.full ## run ruff, mypy and import-linter
 	$(BIN)/lint-imports
 
 test: lint ## run all checks and the fast tests, with coverage
-	$(BIN)/pytest -n 2 -m 'not slow and not nightly' --cov --cov-report=
+	$(BIN)/pytest -n 2 -m 'not slow and not nightly' --durations=15 --cov --cov-report=
 	@$(BIN)/python -m tests.coverage_floor
 
 test-all: lint ## run all checks and all tests except the nightly ones

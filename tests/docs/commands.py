@@ -77,6 +77,7 @@ README, GUIDE = "README.md", "docs/guides/train.md"
 
 INSTEAD = {
     "make serve": "make -n serve",
+    "make test": "make -n test",
     "make wheel": "make -n wheel",
     # The photographs of the other commands show different things.
     "matchserve reconstruct photos/ -o out/": (

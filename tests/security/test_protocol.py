@@ -168,6 +168,9 @@ def test_a_small_response_that_nobody_reads_is_dropped(slow_server: ServerProces
         connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 60)
         local = connection.getsockname()[1]
         end = time.monotonic() + 20
+        while not is_open(slow_server, local) and time.monotonic() < end:
+            time.sleep(0.01)  # until the server has accepted it
+        assert is_open(slow_server, local)
         while is_open(slow_server, local) and time.monotonic() < end:
             time.sleep(0.05)
         assert not is_open(slow_server, local), slow_server.log()[-2000:]
