@@ -58,7 +58,6 @@ NOT_RUN |= {
         "downloads packages; tests/unit/matchserve/test_package.py installs a wheel"
     ),
     "kubectl apply -f deploy/collection-job.yaml": "needs a cluster",
-    "make sbom": "tests/supply/test_sbom.py runs it",
     "matchserve collection match scenes/corner -o shared --part $SLURM_ARRAY_TASK_ID/64": (
         "needs a SLURM array"
     ),
