@@ -2,7 +2,7 @@
 
 python examples/folder_to_colmap.py scene -o out
 
-It needs pycolmap: pip install '.[cpu,colmap]' -c constraints.txt. When it is stopped, the same
+It needs pycolmap: pip install -e '.[cpu,colmap]' -c constraints.txt. When it is stopped, the same
 command continues. `matchserve reconstruct scene -o out` does the same without a program.
 """
 

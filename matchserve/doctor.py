@@ -29,7 +29,7 @@ from matchserve.pattern import generate_pair
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
 from matchserve.vision.nearest import DEVICE_MULTIPLY_ADDS
 
-TRAIN_HINT = "pip install '.[cpu,train]' -c constraints.txt"
+TRAIN_HINT = "pip install -e '.[cpu,train]' -c constraints.txt"
 # Optional packages: module, what needs it, how to install it.
 EXTRAS = (
     ("pycolmap", "matchserve reconstruct", COLMAP_HINT),

@@ -12,7 +12,7 @@ GPU_HINT = "pip install '.[gpu]' -c constraints.txt -c constraints-gpu.txt"
 INSTALL_HINT = f"{CPU_HINT}, or for a CUDA device: {GPU_HINT}, from the root of the clone"
 """How to install what runs models and matches; nothing is published, so from a clone."""
 
-COLMAP_HINT = "pip install '.[cpu,colmap]' -c constraints.txt"
+COLMAP_HINT = "pip install -e '.[cpu,colmap]' -c constraints.txt"
 """How to install what reconstructs scenes and writes HDF5 files."""
 
 

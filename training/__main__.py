@@ -16,7 +16,7 @@ EXTRA = (
     "tomli_w",
     "torch",
 )
-INSTALL = "pip install '.[cpu,train]' -c constraints.txt"
+INSTALL = "pip install -e '.[cpu,train]' -c constraints.txt"
 EXIT_CODE = 78
 
 

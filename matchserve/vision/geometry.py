@@ -114,9 +114,9 @@ def _epipolar(
         return replace(general, reason="too few matches agree on any geometry")
     share = planar / max(count, 1)
     if share < PLANAR_SHARE:
-        text = f"{count} matches agree, {planar} of them on one plane"
+        text = f"{count} candidates agree, {planar} of them on one plane"
         return replace(general, reason=f"fundamental: {text}")
-    text = f"{planar} matches agree on one plane or a camera that only turned"
+    text = f"{planar} candidates agree on one plane or a camera that only turned"
     if options.kind == "auto":
         plane = _fitted(points, "homography", options, sizes)
         return replace(plane, reason=f"homography: {text}")

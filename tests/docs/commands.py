@@ -28,7 +28,10 @@ NOT_RUN = {
         "needs the plug-in; tests/unit/training/runs/test_plugins.py trains with it"
     ),
     "python docs/research/estimate_gpu.py": "tests/gpu/test_checklist.py runs it",
-    "pip install '.[cpu,train]' -c constraints.txt": "downloads packages",
+    "pip install -e '.[cpu,train]' -c constraints.txt": "downloads packages",
+    "matchserve match examples/images/street/a.jpg examples/images/street/b.jpg --model ./mine": (
+        "needs a tuned model; docs/guides/train.md matches with one"
+    ),
     "docker build --target cpu -t matchserve:cpu .": "needs a container engine",
     "docker build --target gpu -t matchserve:gpu .": "needs a container engine",
     "docker compose up": "needs a container engine",
@@ -54,7 +57,7 @@ NOT_RUN |= {
     "python -m training tune photos -o mine": (
         "trains; tests/unit/training/lab/test_tuning.py runs it on fewer and smaller photographs"
     ),
-    "pip install 'dist/matchserve-0.1.0-py3-none-any.whl[cpu]' -c constraints.txt": (
+    "pip install './matchserve-0.1.0-py3-none-any.whl[cpu]' -c constraints.txt": (
         "downloads packages; tests/unit/matchserve/test_package.py installs a wheel"
     ),
     "kubectl apply -f deploy/collection-job.yaml": "needs a cluster",

@@ -70,5 +70,6 @@ def _tests_only(folder: Path) -> Path:
 @pytest.mark.nightly
 @pytest.mark.parametrize("step", TRAINING, ids=lambda s: s.title)
 def test_training_without_a_device(step: Step) -> None:
-    output = step.run({**os.environ, "PYTHONPATH": str(ROOT)})
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    output = step.run({**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)})
     assert not step.missing(output, has_device=False), output[-2000:]

@@ -37,8 +37,18 @@ class Drawn:
     pixels: UInt8
 
 
-def picture(photo: Path, models: Sequence[str], out: Path, *, level: str, seed: int) -> list[Drawn]:
+def picture(
+    photo: Path,
+    models: Sequence[str],
+    out: Path,
+    *,
+    level: str,
+    seed: int,
+    titles: Sequence[str] | None = None,
+) -> list[Drawn]:
     """Draw the matches of each model in a row of its own and write the picture to `out`.
+
+    `titles` are printed above the rows; without them, the names of the models.
 
     Raises:
         DataError: the level does not exist, or `out` is not the name of a JPEG or PNG file.
@@ -52,14 +62,15 @@ def picture(photo: Path, models: Sequence[str], out: Path, *, level: str, seed: 
     matchers = [Matcher(model) for model in models]
     grey = matchers[0].load(photo).grey
     view = render(grey, photo.name, 1, seed=seed, level=level)
-    rows = [_row(grey, view, matcher) for matcher in matchers]
+    titles = titles or [matcher.descriptor.card.name for matcher in matchers]
+    rows = [_row(grey, view, m, title) for m, title in zip(matchers, titles, strict=True)]
     whole = np.concatenate([row.pixels for row in rows])
     out.parent.mkdir(parents=True, exist_ok=True)
     Pillow.fromarray(whole).save(out, quality=85)
     return rows
 
 
-def _row(grey: UInt8, view: View, matcher: Matcher) -> Drawn:
+def _row(grey: UInt8, view: View, matcher: Matcher, title: str) -> Drawn:
     result = matcher.match(grey, view.grey)
     points0, points1 = (np.asarray(p, np.float64) for p in result.points())
     correct = is_correct(points0, points1, view.homography)
@@ -79,7 +90,7 @@ def _row(grey: UInt8, view: View, matcher: Matcher) -> Drawn:
             cv2.circle(colour, point, 2 << _SHIFT, shade, -1, cv2.LINE_AA, _SHIFT)
     pixels = Pillow.fromarray(np.asarray(colour, np.uint8))
     drawn = f", 1 in {step} drawn" if step > 1 else ""
-    text = f"{result.model}: {correct.sum()} of {len(correct)} matches are correct{drawn}"
+    text = f"{title}: {correct.sum()} of {len(correct)} matches are correct{drawn}"
     ImageDraw.Draw(pixels).text((8, 5), text, (20, 20, 20), ImageFont.load_default(17))
     return Drawn(result.model, int(correct.sum()), len(correct), np.asarray(pixels, np.uint8))
 

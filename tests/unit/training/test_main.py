@@ -26,7 +26,7 @@ def test_a_missing_package_is_one_line_with_the_constraints(package: str) -> Non
     assert done.returncode == 78
     assert done.stderr.splitlines() == [
         f"error: training needs the package {package}; "
-        "run: pip install '.[cpu,train]' -c constraints.txt"
+        "run: pip install -e '.[cpu,train]' -c constraints.txt"
     ]
 
 

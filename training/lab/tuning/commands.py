@@ -75,7 +75,9 @@ def tune(
     verdict = judge(tuning.compare_models(photos, place, apart, options), seed)
     drawn = place.path / PICTURE_FILE
     models = [f"{source}/", f"{place.tuned}/"]
-    picture(list_images([photos])[apart[0]], models, drawn, level="medium", seed=seed)
+    titles = ["before", "tuned" if verdict.is_better else "tuned (not kept)"]
+    photo = list_images([photos])[apart[0]]
+    picture(photo, models, drawn, level="medium", seed=seed, titles=titles)
     text = (
         f"{verdict.groups} photographs that were not trained on, five synthetic views of each\n"
         f"{verdict.table()}\n"
