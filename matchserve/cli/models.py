@@ -39,7 +39,7 @@ def models(
     models_dir: ModelsDir = None,
     json: Annotated[bool, typer.Option("--json", help="Print the cards as JSON.")] = False,
 ) -> None:
-    """List the models, one line each; the time to describe an image is measured now."""
+    """List the models, one line each; the time to describe 1000 keypoints is measured now."""
     cards = list_models(models_dir)
     if name is not None:
         _print_card(_find_card(name, cards), as_json=json)

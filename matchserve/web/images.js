@@ -99,7 +99,9 @@ export async function prepareAgain() {
 export async function chooseSample(name) {
   const files = await Promise.all(SAMPLES[name].map(async (file) => {
     const blob = await (await fetch(`/assets/samples/${file}`)).blob();
-    return new File([blob], file, { type: "image/jpeg" });
+    const image = new File([blob], file, { type: "image/jpeg" });
+    image.path = `matchserve/web/samples/${file}`; // in the repository, for the curl line
+    return image;
   }));
   await setImage(0, files[0]);
   await setImage(1, files[1]);

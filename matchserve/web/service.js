@@ -34,7 +34,7 @@ export async function requestMatch({ accept = "application/json", signal, extra 
 export function curlText() {
   const quote = (text) => (/^[\w.@=/:+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
   const part = (name, value) => `-F ${quote(`${name}=${value}`)}`;
-  const names = sentFiles().map((file, side) => part(`image${side}`, `@${file?.name ?? "ab"[side] + ".jpg"}`));
+  const names = sentFiles().map((file, side) => part(`image${side}`, `@${file?.path ?? file?.name ?? "ab"[side] + ".jpg"}`));
   const options = changedOptions().map(([name, value]) => part(name, value));
   const key = $("key").value ? ["-H 'X-API-Key: …'"] : [];
   return ["curl", ...key, ...names, ...options, `${location.origin}/v1/match`].join(" ");

@@ -91,7 +91,7 @@ def test_swap_and_reset(page: Page) -> None:
     with page.expect_response("**/v1/match") as answer:
         page.click("#swap")
     expect(page.locator("#drop0 .name")).to_have_text("roofs2.jpg")
-    expect(page.locator("#curl")).to_contain_text("image0=@roofs2.jpg")
+    expect(page.locator("#curl")).to_contain_text("image0=@matchserve/web/samples/roofs2.jpg")
     assert answer.value.ok
     page.select_option("#verify", "homography")
     page.click("#reset")

@@ -163,7 +163,7 @@ def test_the_sample_and_the_curl_line_give_the_same(page: Page) -> None:
     expect(page.locator("#progress")).to_be_hidden()
     words = shlex.split(page.locator("#curl").inner_text())
     done = subprocess.run(
-        [words[0], "-s", *words[1:]], cwd=SAMPLES, capture_output=True, check=True
+        [words[0], "-s", *words[1:]], cwd=SAMPLES.parents[2], capture_output=True, check=True
     )
     assert len(json.loads(done.stdout)["matches"]) == number(page, "matches")
 

@@ -48,14 +48,15 @@ def tune(
 
     After an interruption, the same command continues.
     """
+    if out.exists():
+        raise ExportRefused(f"{out}: already exists; remove it first, or write another folder")
+    # Imported here: PyTorch takes seconds to load.
     from matchserve.memory import keep_freed
     from training.data.images import list_images
     from training.evaluation.picture import picture
     from training.lab.tuning import steps as tuning
     from training.lab.tuning.verdict import judge
 
-    if out.exists():
-        raise ExportRefused(f"{out}: already exists; remove it first, or write another folder")
     keep_freed()
     clock = _Clock()
     options = tuning.TuneOptions(
