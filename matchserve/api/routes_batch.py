@@ -34,6 +34,7 @@ from matchserve.clock import Call, ClientDeparted
 from matchserve.encoding import result_fields
 from matchserve.errors import CapacityError, DeadlineExceeded, InvalidParameter, MatchServeError
 from matchserve.limits import MAX_BATCH_IMAGES
+from matchserve.options import Options
 from matchserve.settings import Settings
 
 router = APIRouter(prefix="/v1", dependencies=[Depends(check_access)], tags=["matching"])
@@ -70,6 +71,7 @@ class BatchRequest:
     megapixels: tuple[float | MatchServeError, ...]
     pairs: tuple[Pair, ...]
     fields: BatchFields
+    options: Options
 
 
 def _form_schema() -> dict[str, Any]:
@@ -139,8 +141,8 @@ async def _matched(request: Request, batch: BatchRequest, pair: Pair, wanted: st
     model = service.model(batch.fields.model)
 
     def work(call: Call) -> bytes:
-        options = batch.fields.options(service.settings)
-        result = model.matcher.match(batch.images[pair[0]], batch.images[pair[1]], options, call)
+        image0, image1 = (batch.images[index] for index in pair)
+        result = model.matcher.match(image0, image1, batch.options, call)
         service.metrics.observe_result(result)
         fields = result_fields(result, details=batch.fields.details)
         return encoded({"pair": pair, "result": fields, "error": None}, wanted)
@@ -173,9 +175,11 @@ def parse_batch(body: Body, settings: Settings) -> BatchRequest:
     if len(images) < 2:
         raise MissingImage("send at least two images")
     check_limits(fields, settings)
+    # Wrong options are an error of the request, not of each pair.
+    options = fields.options(settings)
     pairs = _pairs(fields.pairs, len(images), settings)
     sizes = [_size(image, n, fields, settings) for n, image in enumerate(images)]
-    return BatchRequest(tuple(images), tuple(sizes), pairs, fields)
+    return BatchRequest(tuple(images), tuple(sizes), pairs, fields, options)
 
 
 def _size(

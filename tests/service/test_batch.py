@@ -97,6 +97,13 @@ def test_wrong_pairs_are_refused(
     assert message in answer.json()["detail"]
 
 
+def test_wrong_options_are_an_error_of_the_request(http: httpx.Client, pair: Pair) -> None:
+    camera = json.dumps({"model": "PINHOLE", "params": [1, 1, 1, 1], "height": -1})
+    answer = http.post("/v1/match/batch", files=pair, data={"camera1": camera})
+    assert answer.status_code == 422
+    assert "cameras are for verify 'pose' only" in answer.json()["detail"]
+
+
 def test_images_are_counted_and_complete(http: httpx.Client, jpeg: bytes) -> None:
     gap = http.post("/v1/match/batch", files={"image0": jpeg, "image2": jpeg})
     assert "without a gap" in gap.json()["detail"]
