@@ -196,8 +196,10 @@ def _process(order: Order, log: Path) -> Iterator[tuple[subprocess.Popen[str], L
         reader = threading.Thread(target=_read_lines, args=(stdout, lines), daemon=True)
         reader.start()
         try:
-            # Standard input stays open: when it closes, the process ends.
-            print(order_text(order), file=stdin, flush=True)
+            # Standard input stays open: when it closes, the process ends. A process that is dead
+            # already is noticed by the end of its lines.
+            with contextlib.suppress(BrokenPipeError):
+                print(order_text(order), file=stdin, flush=True)
             yield process, lines
         finally:
             with contextlib.suppress(ProcessLookupError):
