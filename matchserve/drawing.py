@@ -154,8 +154,7 @@ def caption(result: MatchResult) -> tuple[str, str]:
             f"{result.model}   {counts}   same scene {max(result.same_scene or 0, 0.01):.2f}",
         )
     headline = f"{result.inlier_count} of {len(result.matches)} matches agree on one {kind}"
-    if kind == "fundamental":
-        headline += " matrix"
+    headline += {"fundamental": " matrix", "affine": " map"}.get(kind, "")
     detail = f"{result.model}   {counts}   confidence {result.verification.confidence:.3f}"
     if result.same_scene is not None:
         detail += f"   same scene {min(max(result.same_scene, 0.01), 0.99):.2f}"

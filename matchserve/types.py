@@ -26,7 +26,9 @@ Bool = NDArray[np.bool_]
 
 DescriptorKind = Literal["float", "binary"]
 Border = Literal["replicate", "reflect"]
-VerifyKind = Literal["none", "homography", "fundamental", "pose"]
+VerifyKind = Literal["none", "homography", "affine", "similarity", "fundamental", "pose"]
+# Geometries whose matrix maps a point to a point.
+POINT_MAPS: tuple[VerifyKind, ...] = ("homography", "affine", "similarity")
 OrientationUsed = Literal["oriented", "upright", "turned"]
 
 
@@ -223,8 +225,9 @@ class RefinedPoints:
 class Verification:
     """The geometry that M matches agree on, and which of them agree.
 
-    `matrix` is the homography, fundamental or essential matrix from image 0 to image 1, `None`
-    if none was found; `pose` is (R | t), 3x4, with t of unit length, only for `kind="pose"`.
+    `matrix` is the homography, affine map, similarity, fundamental or essential matrix from image 0
+    to image 1, `None` if none was found; `pose` is (R | t), 3x4, with t of unit length, only for
+    `kind="pose"`.
     `confidence` is the probability that this many inliers are not a coincidence; `log_nfa` is the
     natural logarithm of the expected number of such coincidences, at most 0 (see
     `vision.geometry`). `reason` says why this geometry was chosen, or that it is not determined.

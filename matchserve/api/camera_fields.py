@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from matchserve.options import verify_options
 from matchserve.vision.cameras import TEXT_FORMS, Camera
 from matchserve.vision.distortion import LENSES
-from matchserve.vision.geometry import VerifyOptions
+from matchserve.vision.geometry import VerifyChoice, VerifyOptions
 
-ServiceVerify = Literal["none", "homography", "fundamental", "pose", "auto"]
 MAX_CAMERA_TEXT = 512
 
 
@@ -57,7 +56,7 @@ class CameraFields(BaseModel):
         CameraValue | None, Field(description="Camera of the second image, as in camera.")
     ] = None
 
-    def verify_with_cameras(self, kind: ServiceVerify, threshold_px: float) -> VerifyOptions:
+    def verify_with_cameras(self, kind: VerifyChoice, threshold_px: float) -> VerifyOptions:
         """Return the geometry to estimate.
 
         Raises:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from matchserve.types import DescriptorKind, OrientationUsed
+from matchserve.types import DescriptorKind, OrientationUsed, VerifyKind
 
 
 class Size(BaseModel):
@@ -21,12 +21,13 @@ class Size(BaseModel):
 class Geometry(BaseModel):
     """The geometry that the inliers agree on."""
 
-    kind: Literal["none", "homography", "fundamental", "pose"]
+    kind: VerifyKind
     matrix: Annotated[
         list[list[float]] | None,
         Field(
-            description="Homography, fundamental matrix, or essential matrix of a pose, from the "
-            "first image to the second; null if none was found."
+            description="Homography, affine map or similarity (3x3), fundamental matrix, or "
+            "essential matrix of a pose, from the first image to the second; null if none was "
+            "found."
         ),
     ]
     inliers: int

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, create_model
 
 from matchserve import defaults
-from matchserve.api.camera_fields import CameraFields, ServiceVerify
+from matchserve.api.camera_fields import CameraFields
 from matchserve.api.image_extras import (
     PairExtras,
     PairExtrasJson,
@@ -20,6 +20,7 @@ from matchserve.limits import MAX_VIEWS, MIN_WORKING_SIDE
 from matchserve.matcher import Options
 from matchserve.pipeline.judging import JudgeOptions
 from matchserve.settings import Settings
+from matchserve.vision.geometry import VerifyChoice
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 from matchserve.vision.selection import Selection
@@ -135,10 +136,10 @@ class VerifyFields(CameraFields, Strict):
         ),
     ] = None
     verify: Annotated[
-        ServiceVerify,
+        VerifyChoice,
         Field(
-            description="Geometry that the matches are checked against; pose needs the cameras of "
-            "both images."
+            description="Geometry that the matches are checked against; auto chooses similarity, "
+            "homography or fundamental; pose needs the cameras of both images."
         ),
     ] = defaults.VERIFY
     threshold_px: Annotated[

@@ -44,6 +44,7 @@ from matchserve.options import parse_views, verify_options
 from matchserve.pipeline.judging import JudgeOptions
 from matchserve.types import MatchResult
 from matchserve.vision.decode import ExifPolicy, decode_colour
+from matchserve.vision.geometry import VerifyChoice
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 
@@ -99,10 +100,11 @@ def match(
         bool, typer.Option(help="Search more matches along the geometry that was found.")
     ] = defaults.GUIDED,
     verify: Annotated[
-        Literal["none", "homography", "fundamental", "pose", "auto"],
+        VerifyChoice,
         typer.Option(
-            help="Geometry that the matches are checked against; auto chooses a homography or a "
-            "fundamental matrix; pose needs both cameras."
+            help="Geometry that the matches are checked against: homography for a flat scene, "
+            "similarity or affine for maps and aerial views, fundamental for any other; auto "
+            "chooses; pose needs both cameras."
         ),
     ] = defaults.VERIFY,
     threshold_px: Annotated[

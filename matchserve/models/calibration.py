@@ -95,10 +95,14 @@ class Calibration(_Frozen):
     command: str = ""
 
     def probability(self, kind: VerifyKind, evidence: Evidence) -> float | None:
-        """Return the probability that both images show one scene; None for other geometries."""
+        """Return the probability that both images show one scene; None for other geometries.
+
+        A similarity or an affine map is a homography with fewer unknowns, for which its number of
+        false alarms accounts, and has the same calibration.
+        """
         if kind == "none" or kind == "pose":
             return None
-        fitted = self.geometries.get(kind)
+        fitted = self.geometries.get("fundamental" if kind == "fundamental" else "homography")
         return None if fitted is None else fitted.probability(evidence)
 
 

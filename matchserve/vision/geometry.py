@@ -1,4 +1,4 @@
-"""Robust estimation of a homography, fundamental matrix or relative pose from matches.
+"""Robust estimation of a map of the plane, a fundamental matrix or a relative pose from matches.
 
 The confidence follows the a contrario method (Moisan and Stival 2004). With n matches, k inliers
 within t pixels, and s matches that determine the geometry, the expected number of equally good
@@ -7,9 +7,9 @@ geometries among unrelated points (the number of false alarms) is
     NFA = (n - s) C(n, k) C(k, s) p^(k - s)
 
 where p is the probability that a random point is an inlier: the area of a disc of radius t over
-the image area for a homography, the area of a band of half-width t along the diagonal for an
-epipolar geometry. The confidence is max(0, 1 - NFA). n and k count distinct positions: keypoints
-that differ only in orientation count once.
+the image area for a homography, an affine map or a similarity, the area of a band of half-width t
+along the diagonal for an epipolar geometry. The confidence is max(0, 1 - NFA). n and k count
+distinct positions: keypoints that differ only in orientation count once.
 """
 
 from __future__ import annotations
@@ -23,20 +23,24 @@ from numpy.typing import NDArray
 
 from matchserve import defaults
 from matchserve.errors import InvalidParameter
-from matchserve.types import Float32, Float64, Verification, VerifyKind
+from matchserve.types import POINT_MAPS, Float32, Float64, Verification, VerifyKind
+from matchserve.vision.affine_fits import SAMPLE_SIZE, fit_affine
 from matchserve.vision.cameras import Camera as Camera
 from matchserve.vision.cameras import CameraChoice
 from matchserve.vision.estimators import Fit, FitOptions, fit_matrix, fit_pose, nothing
 
-VerifyChoice = Literal["none", "homography", "fundamental", "pose", "auto"]
+VerifyChoice = Literal["none", "homography", "affine", "similarity", "fundamental", "pose", "auto"]
 VERIFY_KINDS: tuple[VerifyChoice, ...] = get_args(VerifyChoice)
 
 # If one homography explains this share of the inliers of a fundamental matrix, the scene is a
 # plane or the camera only turned, and the fundamental matrix is not determined (as in COLMAP).
 PLANAR_SHARE = 0.8
 
+# A fundamental matrix of less confidence is given up for a plane that chance explains less well.
+SURE = 0.999
+
 # Number of matches that determine the geometry.
-_SAMPLE = {"homography": 4, "fundamental": 7, "pose": 5}
+_SAMPLE = {**SAMPLE_SIZE, "homography": 4, "fundamental": 7, "pose": 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def verify(
         pose = _fitted(_Points.of(points0, points1, confidence), "pose", options, sizes)
         return replace(pose, cameras=(str(cameras[0]), str(cameras[1])))
     points = _Points.of(points0, points1, confidence)
-    if options.kind == "homography":
+    if options.kind != "auto" and options.kind in POINT_MAPS:
         return _fitted(points, options.kind, options, sizes)
     return _epipolar(points, options, sizes)
 
@@ -106,21 +110,34 @@ def known_cameras(options: VerifyOptions) -> tuple[Camera, Camera]:
 def _epipolar(
     points: _Points, options: VerifyOptions, sizes: tuple[tuple[int, int], tuple[int, int]]
 ) -> Verification:
-    """Fit a fundamental matrix; say if it is not determined, or choose a homography then."""
+    """Fit a fundamental matrix; say if it is not determined, or choose a map of the plane then."""
     general = _fitted(points, "fundamental", options, sizes)
     count = int(general.inliers.sum())
     planar = _count_on_a_plane(points, general, options, sizes)
     if count == 0 and planar == 0:
         return replace(general, reason="too few matches agree on any geometry")
-    share = planar / max(count, 1)
-    if share < PLANAR_SHARE:
+    is_planar = planar >= PLANAR_SHARE * count
+    if options.kind == "auto" and (is_planar or general.confidence < SURE):
+        plane = _plane(points, options, sizes)
+        if is_planar or plane.log_nfa < general.log_nfa:
+            agreeing = int(plane.inliers.sum())
+            text = f"{agreeing} candidates agree on one plane or a camera that only turned"
+            return replace(plane, reason=f"{plane.kind}: {text}")
+    if not is_planar:
         text = f"{count} candidates agree, {planar} of them on one plane"
         return replace(general, reason=f"fundamental: {text}")
     text = f"{planar} candidates agree on one plane or a camera that only turned"
-    if options.kind == "auto":
-        plane = _fitted(points, "homography", options, sizes)
-        return replace(plane, reason=f"homography: {text}")
     return replace(general, reason=f"the fundamental matrix is not determined: {text}")
+
+
+def _plane(
+    points: _Points, options: VerifyOptions, sizes: tuple[tuple[int, int], tuple[int, int]]
+) -> Verification:
+    """Fit a similarity and a homography, and return the one that chance explains less well."""
+    kinds: tuple[VerifyKind, ...] = ("similarity", "homography")
+    return min(
+        (_fitted(points, kind, options, sizes) for kind in kinds), key=lambda fit: fit.log_nfa
+    )
 
 
 def _count_on_a_plane(
@@ -202,6 +219,8 @@ def _fit(points: _Points, kind: VerifyKind, options: VerifyOptions) -> Fit:
     if _count_positions(points.p0, points.p1) <= _SAMPLE[kind]:
         return nothing(len(points.p0))
     rule = FitOptions(options.threshold_px, options.seed)
+    if kind in SAMPLE_SIZE:
+        return fit_affine(kind, points.p0, points.p1, rule, points.confidence)
     if kind != "pose":
         return fit_matrix(kind, points.p0, points.p1, rule, points.confidence)
     camera0, camera1 = known_cameras(options)
@@ -218,7 +237,7 @@ def _poselib_camera(camera: Camera) -> dict[str, Any]:
 def _chance(kind: VerifyKind, threshold_px: float, size: tuple[int, int]) -> float:
     """Return the probability that an unrelated point of image 1 is an inlier."""
     area = float(size[0] * size[1])
-    if kind == "homography":
+    if kind in POINT_MAPS:
         near = math.pi * threshold_px**2
     else:
         near = 2 * threshold_px * math.hypot(*size)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matchserve.types import Bool, Features, Float32, Float64, Int32, Verification
+from matchserve.types import POINT_MAPS, Bool, Features, Float32, Float64, Int32, Verification
 from matchserve.vision.cameras import Camera
 from matchserve.vision.matching import Putative, as_matches
 
@@ -26,7 +26,7 @@ class Band:
     """Where the match of a point may be: within `radius_px` of its line or its mapped point."""
 
     matrix: Float64
-    is_homography: bool
+    maps_points: bool
     radius_px: float
 
     @classmethod
@@ -43,13 +43,13 @@ class Band:
         if verification.kind == "pose" and cameras is not None:
             inverse0, inverse1 = (np.linalg.inv(camera.matrix) for camera in cameras)
             matrix = inverse1.T @ matrix @ inverse0
-        return cls(matrix, verification.kind == "homography", threshold_px)
+        return cls(matrix, verification.kind in POINT_MAPS, threshold_px)
 
     def allows(self, points0: Float64, points1: Float64) -> Bool:
         """Return which pairs of points, (N, 2) and (M, 2), the geometry allows, (N, M)."""
         one, other = _homogeneous(points0), _homogeneous(points1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            if self.is_homography:
+            if self.maps_points:
                 mapped = one @ self.matrix.T
                 gap = (mapped[:, :2] / mapped[:, 2:])[:, None] - points1[None]
                 return np.asarray((gap**2).sum(axis=2) <= self.radius_px**2)

@@ -11,6 +11,9 @@ import { curlText, getJson, requestMatch, saveAs } from "./service.js";
 import { Viewer } from "./viewer.js";
 import { startViews } from "./views.js";
 
+// Geometries whose matrix maps a point to a point.
+const POINT_MAPS = ["homography", "affine", "similarity"];
+
 let result = null, running = null, timer = 0;
 
 const viewer = new Viewer($("viewer"), showHover);
@@ -116,7 +119,7 @@ async function showOverlay(shown) {
 }
 
 async function homographyOf({ geometry }) {
-  if (geometry.kind === "homography") return geometry.matrix;
+  if (POINT_MAPS.includes(geometry.kind)) return geometry.matrix;
   $("progress").hidden = false;
   try {
     const response = await requestMatch({ extra: { verify: "homography" } });

@@ -41,9 +41,11 @@ def test_a_pair_is_matched_as_the_matcher_does(http: httpx.Client, pair: Pair) -
     assert answer.headers["server-timing"].startswith("cache;dur=")
 
 
-def test_a_homography_maps_the_matches(http: httpx.Client, pair: Pair) -> None:
-    body = http.post("/v1/match", files=pair, data={"verify": "homography"}).json()
-    assert body["geometry"]["kind"] == "homography"
+@pytest.mark.parametrize("kind", ["homography", "affine", "similarity"])
+def test_a_map_of_the_plane_maps_the_matches(http: httpx.Client, pair: Pair, kind: str) -> None:
+    body = http.post("/v1/match", files=pair, data={"verify": kind}).json()
+    assert body["geometry"]["kind"] == kind
+    assert body["same_scene"] > 0.9
     pairs = np.array(body["matches"])[np.array(body["inliers"])]
     points0 = np.array(body["keypoints0"])[pairs[:, 0]]
     points1 = np.array(body["keypoints1"])[pairs[:, 1]]

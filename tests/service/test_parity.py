@@ -19,6 +19,7 @@ from matchserve import (
     Matcher,
     MatchOptions,
     Options,
+    VerifyOptions,
     parse_shapes,
 )
 from matchserve.cli import app
@@ -119,6 +120,19 @@ def test_a_match_with_masks_and_details(
     assert named["working_size1"] == result.features1.working_size
     assert set(named["timings_ms"]) >= {"match", "total"}
     assert found.scales0 is not None
+
+
+def test_a_similarity(server: ServerProcess, files: dict[str, Path]) -> None:
+    matcher = Matcher("rootsift")
+    options = Options(verify=VerifyOptions("similarity"))
+    expected = result_fields(matcher.match(files["first"], files["second"], options))
+    # The second image is the first, moved by 10 and 20 pixels.
+    shift = [[1, 0, -10], [0, 1, -20], [0, 0, 1]]
+    np.testing.assert_allclose(expected["geometry"]["matrix"], shift, atol=0.1)
+    arguments = ["match", files["first"], files["second"], "--model", "rootsift"]
+    arguments += ["--verify", "similarity", "--json", "-"]
+    same(run(*arguments), expected, "command line")
+    same(run(*arguments, "--server", server.url), expected, "with --server")
 
 
 def test_given_keypoints_of_the_command_line_and_the_client(

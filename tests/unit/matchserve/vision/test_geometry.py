@@ -80,7 +80,7 @@ def test_relative_pose_is_found() -> None:
     assert np.abs(np.einsum("ni,ij,nj->n", x1, found.matrix, x0)).mean() < 1e-2
 
 
-@pytest.mark.parametrize("kind", ["homography", "fundamental", "pose"])
+@pytest.mark.parametrize("kind", ["homography", "affine", "similarity", "fundamental", "pose"])
 def test_the_same_points_give_the_same_answer(kind: VerifyKind) -> None:
     first, second, _ = planar()
     options = VerifyOptions(kind, cameras=(CAMERA, CAMERA))
@@ -90,14 +90,16 @@ def test_the_same_points_give_the_same_answer(kind: VerifyKind) -> None:
         np.testing.assert_array_equal(np.asarray(answer.matrix), np.asarray(answers[0].matrix))
 
 
-@pytest.mark.parametrize("kind", ["none", "homography", "fundamental", "pose"])
+@pytest.mark.parametrize(
+    "kind", ["none", "homography", "affine", "similarity", "fundamental", "pose"]
+)
 @pytest.mark.parametrize("count", range(10))
 def test_too_few_points_are_an_answer(kind: VerifyKind, count: int) -> None:
     first, second, _ = planar()
     options = VerifyOptions(kind, cameras=(CAMERA, CAMERA))
     found = verify(first[:count], second[:count], SIZES, options)
     assert found.inliers.shape == (count,)
-    if count <= 4:
+    if count <= 2 or (count <= 4 and kind not in ("affine", "similarity")):
         assert found.matrix is None
         assert found.confidence == 0.0
 
@@ -115,7 +117,7 @@ DEGENERATE = {
 }
 
 
-@pytest.mark.parametrize("kind", ["homography", "fundamental", "pose"])
+@pytest.mark.parametrize("kind", ["homography", "affine", "similarity", "fundamental", "pose"])
 @pytest.mark.parametrize("name", DEGENERATE)
 def test_degenerate_points_are_an_answer(kind: VerifyKind, name: str) -> None:
     points = DEGENERATE[name]
@@ -126,7 +128,7 @@ def test_degenerate_points_are_an_answer(kind: VerifyKind, name: str) -> None:
         assert 0.0 <= found.confidence <= 1.0
 
 
-@pytest.mark.parametrize("kind", ["homography", "fundamental"])
+@pytest.mark.parametrize("kind", ["homography", "affine", "similarity", "fundamental"])
 def test_unrelated_points_have_no_confidence(kind: VerifyKind) -> None:
     rng = np.random.default_rng(3)
     confident = 0
@@ -136,7 +138,7 @@ def test_unrelated_points_have_no_confidence(kind: VerifyKind) -> None:
     assert confident <= 1
 
 
-@pytest.mark.parametrize("kind", ["homography", "fundamental"])
+@pytest.mark.parametrize("kind", ["homography", "affine", "similarity", "fundamental"])
 def test_one_place_counts_once(kind: VerifyKind) -> None:
     """Keypoints that differ by orientation only repeat a point; that is no more evidence."""
     rng = np.random.default_rng(5)
@@ -170,11 +172,11 @@ def test_chance_is_that_of_the_second_image() -> None:
     assert small.confidence < large.confidence
 
 
-@pytest.mark.parametrize("sample", [4, 5, 7])
+@pytest.mark.parametrize("sample", [2, 3, 4, 5, 7])
 @pytest.mark.parametrize("matches", [8, 30, 300, 3000])
 @pytest.mark.parametrize("chance", [1e-5, 1e-2, 0.1])
 def test_false_alarms_fall_with_inliers(matches: int, sample: int, chance: float) -> None:
-    values = [log_false_alarms(matches, k, sample, chance) for k in range(4, matches + 1)]
+    values = [log_false_alarms(matches, k, sample, chance) for k in range(sample, matches + 1)]
     assert values[0] == 0.0
     assert values == sorted(values, reverse=True)
     assert values[-1] < 0
@@ -188,7 +190,7 @@ def test_what_chance_can_do_is_no_evidence() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: VerifyOptions("affine"),  # type: ignore[arg-type]
+        lambda: VerifyOptions("essential"),  # type: ignore[arg-type]
         lambda: VerifyOptions(threshold_px=0.0),
         lambda: VerifyOptions(threshold_px=1e9),
         lambda: VerifyOptions(threshold_px=float("nan")),
