@@ -32,7 +32,8 @@ class Options:
     the second image as a whole; so does "auto" for models whose card says `searches_turn`. `views`
     is the number of pairs of synthetic views that are matched for extreme viewpoints, 1 for the
     images as sent alone; "auto" goes on until the geometry is sure. `guided` searches more
-    matches along the geometry.
+    matches along the geometry. `fast` is for the many pairs of a collection: candidates come from
+    products of 8-bit integers, and the geometry is fitted to a part of many matches.
     """
 
     detect: DetectOptions = field(default_factory=DetectOptions)
@@ -44,6 +45,7 @@ class Options:
     orientation: Orientation = defaults.ORIENTATION
     views: Views = defaults.VIEWS
     guided: bool = defaults.GUIDED
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if self.orientation not in ORIENTATIONS:

@@ -26,7 +26,9 @@ SIDE, KEYPOINTS = 1024, 2048
 def run_matchserve(images: list[Path]) -> tuple[float, float, int]:
     """Return seconds of an image, seconds of a pair, and the inliers of all pairs."""
     matcher = Matcher(threads=1)
-    options = Options(DetectOptions(max_keypoints=KEYPOINTS), exif="ignore", max_side=SIDE)
+    options = Options(
+        DetectOptions(max_keypoints=KEYPOINTS), exif="ignore", max_side=SIDE, fast=True
+    )
     matcher.features(images[0], options, Call(threads=one_thread))
     start = time.process_time()
     features = [matcher.features(image, options, Call(threads=one_thread)) for image in images]

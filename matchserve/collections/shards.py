@@ -21,7 +21,7 @@ from matchserve.objects import Place
 from matchserve.sealed import read_sealed, write_sealed
 from matchserve.types import Bool, Float32, Float64, Int32, MatchResult
 
-FORMAT = 1
+FORMAT = 2
 """Version of the stored results; a new one matches all pairs anew."""
 
 MIN_INLIERS = 15

@@ -105,11 +105,12 @@ def match_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> Matche
     except StorageDamaged:
         pass
     source, matcher = _FeatureSource(setup, paths), _matcher(setup)
+    options = replace(setup.options, fast=True)
     matched = []
     for first, second in shard.keys:
         features = source.features(first), source.features(second)
         call = Call(threads=one_thread)
-        result = matcher.match_features(*features, setup.options, call)
+        result = matcher.match_features(*features, options, call)
         matched.append(result_columns(result))
     write_results(path, shard.keys, matched)
     results = read_results(path)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.clock import Call
-from matchserve.libraries import import_faiss
+from matchserve.libraries import import_faiss, matching_device
 from matchserve.models.card import ModelCard
+from matchserve.models.integer_product import integer_product
 from matchserve.options import Options
 from matchserve.pipeline.judging import JudgedMatches, find_matches
 from matchserve.types import (
@@ -72,7 +73,8 @@ def judge_pair(
     with call.clock.stage("match"):
         # OpenMP keeps this number per thread: it changes nothing for other calls.
         import_faiss().omp_set_num_threads(call.threads())
-        return find_matches(features, images, card, options.match, options.judge)
+        product = integer_product() if options.fast and matching_device() is None else None
+        return find_matches(features, images, card, options.match, options.judge, product)
 
 
 def verify_attempt(attempt: Attempt, options: Options, call: Call) -> Verification:
@@ -83,7 +85,7 @@ def verify_attempt(attempt: Attempt, options: Options, call: Call) -> Verificati
         return verify(
             *attempt.points(),
             (features0.size, features1.size),
-            options.verify,
+            replace(options.verify, fast=True) if options.fast else options.verify,
             # Raw matches are verified as they always were, by uniform samples.
             confidence if options.judge.min_confidence > 0 else None,
         )

@@ -12,8 +12,10 @@ from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.models.card import ModelCard
 from matchserve.types import Bool, Features, Float32, Image, Keypoints, Matches, RefinedPoints
+from matchserve.vision.arrays import positions
 from matchserve.vision.confidence import first_cues, second_cues
 from matchserve.vision.matching import MatchOptions, Putative, match, putative
+from matchserve.vision.quantised import Product
 from matchserve.vision.refine import Refinement, refine, refine_some
 
 RefineKind = Literal["none", "affine"]
@@ -68,8 +70,11 @@ def find_matches(
     card: ModelCard,
     match_options: MatchOptions,
     options: JudgeOptions,
+    product: Product | None = None,
 ) -> JudgedMatches:
     """Match two described images and judge the matches; without images nothing is refined.
+
+    With `product`, neighbours are searched as `vision.matching.putative` says.
 
     Raises:
         FeatureMismatch: the images were described by different models.
@@ -78,7 +83,7 @@ def find_matches(
         images = None
     if card.confidence is None or features[0].model != card.name:
         return _unjudged(features, images, match_options)
-    found = putative(*features, match_options)
+    found = putative(*features, match_options, product)
     keypoints = matched_keypoints(features, found.matches)
     confidence, refinement = judge(found, keypoints, images, card)
     matches = replace(found.matches, confidence=confidence)
@@ -135,7 +140,7 @@ def _one_for_each_position(
     """Indices into `rows`, ascending, of which no two share a position in either image."""
     order = np.argsort(-confidence[rows], kind="stable")
     for side in keypoints:
-        _, first = np.unique(side.xy[rows[order]], axis=0, return_index=True)
+        _, first = np.unique(positions(side.xy[rows[order]]), return_index=True)
         order = order[np.sort(first)]
     return np.sort(order)
 

@@ -25,9 +25,17 @@ from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.types import POINT_MAPS, Float32, Float64, Verification, VerifyKind
 from matchserve.vision.affine_fits import SAMPLE_SIZE, fit_affine
+from matchserve.vision.arrays import positions
 from matchserve.vision.cameras import Camera as Camera
 from matchserve.vision.cameras import CameraChoice
-from matchserve.vision.estimators import Fit, FitOptions, fit_matrix, fit_pose, nothing
+from matchserve.vision.estimators import (
+    Fit,
+    FitOptions,
+    fit_matrix,
+    fit_pose,
+    fitted_step,
+    nothing,
+)
 
 VerifyChoice = Literal["none", "homography", "affine", "similarity", "fundamental", "pose", "auto"]
 VERIFY_KINDS: tuple[VerifyChoice, ...] = get_args(VerifyChoice)
@@ -48,13 +56,15 @@ class VerifyOptions:
     """The geometry to estimate, and the maximum distance of an inlier.
 
     `cameras` are those of both images, for `pose` only; `Matcher.match` takes "exif" for a camera
-    whose focal length is in the EXIF data.
+    whose focal length is in the EXIF data. With `fast`, a fundamental matrix is fitted to a part
+    of many matches if their confidence is known, and hopeless matches are given up early.
     """
 
     kind: VerifyChoice = defaults.VERIFY
     threshold_px: float = defaults.THRESHOLD_PX
     seed: int = 0
     cameras: tuple[CameraChoice, CameraChoice] | None = None
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in VERIFY_KINDS:
@@ -151,9 +161,11 @@ def _count_on_a_plane(
     Uniform sampling by OpenCV is enough for a count, at a tenth of the time of PoseLib's fit.
     """
     kept = general.inliers[points.rows] if general.inliers.any() else slice(None)
-    agreeing = replace(points, p0=points.p0[kept], p1=points.p1[kept], confidence=None)
-    agreeing = replace(agreeing, rows=np.arange(len(agreeing.p0)), count=len(agreeing.p0))
-    return int(_fitted(agreeing, "homography", options, sizes).inliers.sum())
+    p0, p1 = points.p0[kept], points.p1[kept]
+    step = fitted_step(len(p0)) if options.fast else 1
+    part = replace(points, p0=p0[::step], p1=p1[::step], confidence=None)
+    part = replace(part, rows=np.arange(len(part.p0)), count=len(part.p0))
+    return min(step * int(_fitted(part, "homography", options, sizes).inliers.sum()), len(p0))
 
 
 def _fitted(
@@ -212,13 +224,13 @@ def log_false_alarms(matches: int, inliers: int, sample: int, chance: float) -> 
 
 def _count_positions(p0: Float64, p1: Float64) -> int:
     """Return the number of distinct matched positions, in the image where it is smaller."""
-    return min(len(np.unique(p0, axis=0)), len(np.unique(p1, axis=0)))
+    return min(len(np.unique(positions(p0))), len(np.unique(positions(p1))))
 
 
 def _fit(points: _Points, kind: VerifyKind, options: VerifyOptions) -> Fit:
     if _count_positions(points.p0, points.p1) <= _SAMPLE[kind]:
         return nothing(len(points.p0))
-    rule = FitOptions(options.threshold_px, options.seed)
+    rule = FitOptions(options.threshold_px, options.seed, options.fast)
     if kind in SAMPLE_SIZE:
         return fit_affine(kind, points.p0, points.p1, rule, points.confidence)
     if kind != "pose":

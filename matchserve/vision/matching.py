@@ -17,7 +17,8 @@ from matchserve.errors import (
     InvalidParameter,
 )
 from matchserve.types import Bool, DescriptorKind, Features, Float32, Matches
-from matchserve.vision.nearest import nearest_rows
+from matchserve.vision.nearest import nearest_rows, order_exactly
+from matchserve.vision.quantised import Product, Quantised, best_columns, mutual_pairs
 
 # Candidates looked at for the next one at another place, and how far away another place is.
 _CANDIDATES = 4
@@ -67,8 +68,16 @@ def match(left: Features, right: Features, options: MatchOptions | None = None) 
     return mutual_nn(left.descriptors, right.descriptors, options)
 
 
-def putative(left: Features, right: Features, options: MatchOptions | None = None) -> Putative:
+def putative(
+    left: Features,
+    right: Features,
+    options: MatchOptions | None = None,
+    product: Product | None = None,
+) -> Putative:
     """Match two described images, and compare each match with the next candidates.
+
+    With `product`, neighbours of float descriptors are searched by integer products, which is
+    faster and misses a few matches among nearly equal candidates.
 
     Raises:
         FeatureMismatch: different models made the descriptors.
@@ -78,14 +87,17 @@ def putative(left: Features, right: Features, options: MatchOptions | None = Non
     if len(left) == 0 or len(right) == 0:
         empty = mutual_nn(left.descriptors, right.descriptors, options)
         return Putative(empty, np.zeros((0, 2), np.float32))
-    search = _Search.of(left.descriptors, right.descriptors, _CANDIDATES)
-    rows = search.mutual_rows(options)
-    backward = search.back_row[rows]
+    if product is None or left.kind != "float":
+        search = _Search.of(left.descriptors, right.descriptors, _CANDIDATES)
+    else:
+        search = _Search.by_integers(left.descriptors, right.descriptors, _CANDIDATES, product)
+    found = search.mutual(options)
+    backward = search.back_row[found]
     ratios = (
-        _distinct_ratio(search.forward_distance[rows], right.keypoints.xy[search.forward[rows]]),
+        _distinct_ratio(search.forward_distance[found], right.keypoints.xy[search.forward[found]]),
         _distinct_ratio(search.back_distance[backward], left.keypoints.xy[search.back[backward]]),
     )
-    return Putative(search.matches(rows, left.descriptors), np.stack(ratios, axis=1))
+    return Putative(search.matches(found, left.descriptors), np.stack(ratios, axis=1))
 
 
 def _check_comparable(left: Features, right: Features) -> None:
@@ -111,40 +123,61 @@ def mutual_nn(
     if len(left) == 0 or len(right) == 0:
         return as_matches(np.zeros((0, 2)), np.zeros(0), left)
     search = _Search.of(left, right, 1 if options.ratio is None else 2)
-    return search.matches(search.mutual_rows(options), left)
+    return search.matches(search.mutual(options), left)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """Nearest rows both ways; `back_row[i]` is the row of `back` for the nearest row of i."""
+    """Neighbours of the left rows `rows` (R,) in `forward` (R, C), nearest first, and back.
 
+    `back[back_row[k]]` are the left neighbours of the right row `partner[k]`.
+    """
+
+    rows: NDArray[np.intp]
     forward: NDArray[np.int64]
     forward_distance: Float32
+    partner: NDArray[np.int64]
     back: NDArray[np.int64]
     back_distance: Float32
     back_row: NDArray[np.intp]
 
     @classmethod
     def of(cls, left: NDArray[Any], right: NDArray[Any], count: int) -> _Search:
+        """Search all rows both ways."""
         forward_distance, forward = nearest_rows(left, right, count)
         # Only rows that are the nearest of another row can be mutual: search back for those only.
         wanted = np.unique(forward[:, 0])
         back_distance, back = nearest_rows(right[wanted], left, count)
         back_row = np.searchsorted(wanted, forward[:, 0])
-        return cls(forward, forward_distance, back, back_distance, back_row)
+        rows = np.arange(len(left))
+        return cls(rows, forward, forward_distance, forward[:, 0], back, back_distance, back_row)
 
-    def mutual_rows(self, options: MatchOptions) -> NDArray[np.intp]:
-        """Rows of `left` whose nearest row has them as its nearest, and that `options` keep."""
-        keep = self.back[self.back_row, 0] == np.arange(len(self.forward))
+    @classmethod
+    def by_integers(cls, left: Float32, right: Float32, count: int, product: Product) -> _Search:
+        """Search neighbours of the rows that integer products find to be mutual."""
+        one, other = Quantised.of(left), Quantised.of(right)
+        rows, candidates = mutual_pairs(one, other, count, product)
+        partner = candidates[:, 0]
+        forward_distance, forward = order_exactly(left[rows], right, candidates, count)
+        candidates = best_columns(other.unsigned[partner], one, count, product)
+        back_distance, back = order_exactly(right[partner], left, candidates, count)
+        same = np.arange(len(rows))
+        return cls(rows, forward, forward_distance, partner, back, back_distance, same)
+
+    def mutual(self, options: MatchOptions) -> NDArray[np.intp]:
+        """Positions in `rows` of matches that are mutual, and that `options` keep."""
+        keep = self.back[self.back_row, 0] == self.rows
+        keep &= self.forward[:, 0] == self.partner
         keep &= _is_distinct(self.forward_distance, options.ratio)
         keep &= _is_distinct(self.back_distance, options.ratio)[self.back_row]
         if options.max_distance is not None:
             keep &= self.forward_distance[:, 0] <= options.max_distance
         return np.flatnonzero(keep)
 
-    def matches(self, rows: NDArray[np.intp], left: NDArray[Any]) -> Matches:
-        pairs = np.stack([rows, self.forward[rows, 0]], axis=1)
-        return as_matches(pairs, self.forward_distance[rows, 0], left)
+    def matches(self, found: NDArray[np.intp], left: NDArray[Any]) -> Matches:
+        """Return the matches at positions `found` of `rows`."""
+        pairs = np.stack([self.rows[found], self.forward[found, 0]], axis=1)
+        return as_matches(pairs, self.forward_distance[found, 0], left)
 
 
 def _distinct_ratio(distance: Float32, xy: Float32) -> Float32:

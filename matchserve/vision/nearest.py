@@ -90,7 +90,7 @@ class DeviceSearch:
             # float16 halves the copies. One candidate more, ordered by the exact distance below,
             # so that rounding does not swap the first two.
             candidates = self._search_halves(queries, base, min(count + 1, len(base)))
-        return _order_exactly(queries, base, candidates, count)
+        return order_exactly(queries, base, candidates, count)
 
     def _search_halves(
         self, queries: NDArray[Any], base: NDArray[Any], count: int
@@ -124,7 +124,7 @@ def _searcher(device: int) -> DeviceSearch:
     return DeviceSearch(device)
 
 
-def _order_exactly(
+def order_exactly(
     queries: NDArray[Any], base: NDArray[Any], candidates: NDArray[np.int64], count: int
 ) -> Neighbours:
     """Compute the distances of candidates in float32 and keep the `count` nearest."""
