@@ -33,6 +33,12 @@ Chosen on generated views of photographs: it returns 99 % of the right matches t
 SUPPORT_CONFIDENCE = 0.1
 """Least confidence of a match that the geometry is fitted to; it may be too low to be returned."""
 
+REGISTRATION_SUPPORT = 0.02
+"""As `SUPPORT_CONFIDENCE`, for a similarity or an affine map, which few right matches determine.
+
+Chosen on held-out pairs of other times and sensors (docs/research/models.md).
+"""
+
 REFINE: Literal["affine"] = "affine"
 """How matched points are refined to a fraction of a pixel."""
 

@@ -12,7 +12,7 @@ from matchserve.libraries import import_faiss, matching_device
 from matchserve.models.card import ModelCard
 from matchserve.models.integer_product import integer_product
 from matchserve.options import Options
-from matchserve.pipeline.judging import JudgedMatches, find_matches
+from matchserve.pipeline.judging import JudgedMatches, find_matches, support_confidence
 from matchserve.types import (
     Bool,
     Features,
@@ -74,7 +74,8 @@ def judge_pair(
         # OpenMP keeps this number per thread: it changes nothing for other calls.
         import_faiss().omp_set_num_threads(call.threads())
         product = integer_product() if options.fast and matching_device() is None else None
-        return find_matches(features, images, card, options.match, options.judge, product)
+        support = support_confidence(options.verify.kind)
+        return find_matches(features, images, card, options.match, options.judge, product, support)
 
 
 def verify_attempt(attempt: Attempt, options: Options, call: Call) -> Verification:

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from matchserve import defaults
 from matchserve.models.card import ModelCard
 from matchserve.options import Options
 from matchserve.pipeline.attempts import Attempt, join_matches, join_points
-from matchserve.pipeline.judging import JudgedMatches, judge, matched_keypoints
+from matchserve.pipeline.judging import (
+    JudgedMatches,
+    judge,
+    matched_keypoints,
+    support_confidence,
+)
 from matchserve.types import Bool, Image, Matches, RefinedPoints, Verification
 from matchserve.vision.agreement import similarities
 from matchserve.vision.geometry import known_cameras
@@ -92,7 +96,7 @@ def _found(attempt: Attempt, verification: Verification, options: Options) -> Pu
 
 def _least(options: Options) -> float:
     """Return the least confidence of an added match: it is returned, or counts for the geometry."""
-    return min(options.judge.min_confidence, defaults.SUPPORT_CONFIDENCE)
+    return min(options.judge.min_confidence, support_confidence(options.verify.kind))
 
 
 def _with_context(found: Putative, attempt: Attempt, options: Options) -> Putative:

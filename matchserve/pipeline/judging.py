@@ -71,10 +71,12 @@ def find_matches(
     match_options: MatchOptions,
     options: JudgeOptions,
     product: Product | None = None,
+    support: float = defaults.SUPPORT_CONFIDENCE,
 ) -> JudgedMatches:
     """Match two described images and judge the matches; without images nothing is refined.
 
-    With `product`, neighbours are searched as `vision.matching.putative` says.
+    With `product`, neighbours are searched as `vision.matching.putative` says. Matches with a
+    confidence of at least `support` are kept for the geometry.
 
     Raises:
         FeatureMismatch: the images were described by different models.
@@ -92,12 +94,18 @@ def find_matches(
         return _all_returned(matches, points)
     # Progressive sampling is not misled by doubtful matches, and needs them where few are sure
     # (docs/research/match-quality.md).
-    least = min(options.min_confidence, defaults.SUPPORT_CONFIDENCE)
+    least = min(options.min_confidence, support)
     rows = np.flatnonzero(confidence >= least)
     rows = rows[_one_for_each_position(keypoints, confidence, rows)]
     kept = None if points is None else points[rows]
     returned = np.asarray(confidence[rows] >= options.min_confidence)
     return JudgedMatches(matches[rows], kept, len(matches), returned)
+
+
+def support_confidence(kind: str) -> float:
+    """Return the least confidence of a match that a geometry of this kind is fitted to."""
+    is_simple = kind in ("similarity", "affine")
+    return defaults.REGISTRATION_SUPPORT if is_simple else defaults.SUPPORT_CONFIDENCE
 
 
 def _all_returned(matches: Matches, points: RefinedPoints | None) -> JudgedMatches:

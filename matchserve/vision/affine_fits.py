@@ -29,6 +29,9 @@ SAMPLE_SIZE = {"similarity": 2, "affine": 3}
 MAX_SCALE = 20.0
 # A sample of closer points would amplify the error of their places.
 _LEAST_DISTANCE_PX = 8.0
+# Matches up to this multiple of the threshold count for the score: few scenes are exactly a
+# similarity of their image. Chosen on held-out pairs (docs/research/models.md).
+_REACH = 5 / 3
 # Samples that are scored at once, few enough for the processor's cache.
 _BLOCK = 256
 # The best samples that are refined, and how often each is.
@@ -43,14 +46,14 @@ def fit_affine(
     order = np.arange(len(p0)) if confidence is None else np.argsort(-confidence, kind="stable")
     centre0, centre1 = p0.mean(axis=0), p1.mean(axis=0)
     first, second = p0[order] - centre0, p1[order] - centre1
-    is_sorted = confidence is not None
+    is_sorted, reach_px = confidence is not None, _REACH * options.threshold_px
     samples = draw_samples(len(p0), SAMPLE_SIZE[kind], options.seed, is_sorted=is_sorted)
     # Absurd coordinates overflow: their errors are infinite, or not a number, and no inliers.
     with np.errstate(over="ignore", invalid="ignore"):
-        maps = _best_maps(kind, first, second, samples, options.threshold_px)
+        maps = _best_maps(kind, first, second, samples, reach_px)
         if not len(maps):
             return nothing(len(p0))
-        refined = [_refined(kind, each, first, second, options.threshold_px) for each in maps]
+        refined = [_refined(kind, each, first, second, reach_px) for each in maps]
         best, _ = max(refined, key=lambda item: item[1])
         errors = _squared_errors(best[None], first, second)[0]
     inliers = np.zeros(len(p0), np.bool_)
@@ -89,7 +92,7 @@ def _all_samples(count: int, size: int) -> NDArray[np.intp]:
 
 
 def _best_maps(
-    kind: str, p0: Float64, p1: Float64, samples: NDArray[np.intp], threshold_px: float
+    kind: str, p0: Float64, p1: Float64, samples: NDArray[np.intp], reach_px: float
 ) -> Float64:
     """Return the maps (K, 2, 3) of the best samples; no more are tried once one is good enough."""
     maps: list[Float64] = []
@@ -102,7 +105,7 @@ def _best_maps(
         solved = _maps_of(kind, p0[block], p1[block])
         if not len(solved):
             continue
-        score = _score(_squared_errors(solved, p0, p1), threshold_px)
+        score = _score(_squared_errors(solved, p0, p1), reach_px)
         maps.append(solved)
         scores.append(score)
         best = max(best, float(score.max()))
@@ -177,27 +180,27 @@ def _squared_errors(maps: Float64, p0: Float64, p1: Float64) -> Float32:
     return np.asarray(errors[:, 0] + errors[:, 1])
 
 
-def _score(squared_errors: Float32, threshold_px: float) -> Float32:
+def _score(squared_errors: Float32, reach_px: float) -> Float32:
     """Return how well the matches agree, (K,): 1 for each one without error, 0 beyond."""
-    limit = threshold_px**2
+    limit = reach_px**2
     return np.asarray(squared_errors.shape[1] - np.fmin(squared_errors, limit).sum(axis=1) / limit)
 
 
 def _refined(
-    kind: str, start: Float64, p0: Float64, p1: Float64, threshold_px: float
+    kind: str, start: Float64, p0: Float64, p1: Float64, reach_px: float
 ) -> tuple[Float64, float]:
     """Fit a map (2, 3) to its inliers, again while the score grows; return it with its score."""
     fit = _similarities if kind == "similarity" else _affine_maps
     best = start
     errors = _squared_errors(best[None], p0, p1)
-    score = float(_score(errors, threshold_px)[0])
+    score = float(_score(errors, reach_px)[0])
     for _ in range(_REFINEMENTS):
-        weights = (errors <= threshold_px**2).astype(np.float64)
+        weights = (errors <= reach_px**2).astype(np.float64)
         if weights.sum() <= SAMPLE_SIZE[kind]:
             break
         fitted = fit(p0[None], p1[None], weights)
         errors = _squared_errors(fitted, p0, p1)
-        reached = float(_score(errors, threshold_px)[0])
+        reached = float(_score(errors, reach_px)[0])
         if not reached > score:
             break
         best, score = fitted[0], reached

@@ -18,7 +18,8 @@ from matchserve.feature_cache import FeatureCache
 from matchserve.matcher import Matcher
 from matchserve.options import DEFAULT_OPTIONS
 from matchserve.options import Options as MatcherOptions
-from matchserve.types import Bool, Float32, Image, MatchResult
+from matchserve.pipeline.judging import support_confidence
+from matchserve.types import Bool, Float32, Image, MatchResult, VerifyKind
 from matchserve.vision.matching import MatchOptions
 from training.data.parallel import progress
 from training.evaluation.peer import PEER, match_by_peer, peer_stamp
@@ -26,6 +27,8 @@ from training.evaluation.predictions import Arrays, ImageSet, Predictions, cache
 from training.evaluation.protocol import Model, Options, stamp_of
 
 _CACHE_BYTES = 2_000_000_000
+
+Kinds = Mapping[tuple[str, str], VerifyKind]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +62,13 @@ class Variant:
     found: Mapping[tuple[str, str], PairMatches]
 
 
-def variants(models: Iterable[Model], data: ImageSet, options: Options) -> Iterator[Variant]:
-    """Match all pairs with every model, by the pipelines that the protocol asks for."""
+def variants(
+    models: Iterable[Model], data: ImageSet, options: Options, kinds: Kinds | None = None
+) -> Iterator[Variant]:
+    """Match all pairs with every model, by the pipelines that the protocol asks for.
+
+    `kinds` are the geometries of pairs that will be fitted, where they are simple ones.
+    """
     predictions = None
     for model in models:
         predictions = predict(model, data, options)
@@ -69,7 +77,7 @@ def variants(models: Iterable[Model], data: ImageSet, options: Options) -> Itera
             name = raw_name(model.name) if options.pipeline == "both" else model.name
             yield Variant(name, model.stamp, predictions, raw)
         if options.pipeline != "raw":
-            found = run_pipeline(model, data, options)
+            found = run_pipeline(model, data, options, kinds)
             yield Variant(model.name, model.stamp, predictions, found)
     if options.pipeline == "both" and predictions is not None:
         matched = match_by_peer(data, options)
@@ -97,10 +105,11 @@ def pipeline_protocol(options: Options, raw_estimator: str) -> dict[str, str]:
 
 
 def run_pipeline(
-    model: Model, data: ImageSet, options: Options
+    model: Model, data: ImageSet, options: Options, kinds: Kinds | None = None
 ) -> dict[tuple[str, str], PairMatches]:
     """Match all pairs as the service does, or read the matches from the cache."""
     rule = matcher_options(options)
+    least = [support_confidence((kinds or {}).get(pair, "")) for pair in data.pairs]
     stamp = stamp_of(
         model=model.stamp,
         confidence=confidence_stamp(model),
@@ -108,9 +117,10 @@ def run_pipeline(
         pairs=data.pairs,
         rule=repr(rule),
         version=1,
+        **({} if set(least) == {defaults.SUPPORT_CONFIDENCE} else {"least": least}),
     )
     path = options.cache / f"pipeline-{model.name}-{stamp}.npz"
-    arrays = cached(path, lambda: _match_all(model, data, rule))
+    arrays = cached(path, lambda: _match_all(model, data, rule, least))
     return {pair: _read(arrays, number) for number, pair in enumerate(data.pairs)}
 
 
@@ -130,14 +140,15 @@ def matcher_options(options: Options) -> MatcherOptions:
     )
 
 
-def _match_all(model: Model, data: ImageSet, rule: MatcherOptions) -> Arrays:
+def _match_all(model: Model, data: ImageSet, rule: MatcherOptions, least: list[float]) -> Arrays:
     matcher = Matcher(model.descriptor, cache=FeatureCache(_CACHE_BYTES))
     encoded = {name: _png(load()) for name, load in data.images.items()}
     arrays: Arrays = {}
     for number, (one, other) in enumerate(
         progress(data.pairs, total=len(data.pairs), label=f"{model.name}, pipeline")
     ):
-        result = matcher.match(encoded[one], encoded[other], rule, Call())
+        kept = replace(rule, judge=replace(rule.judge, min_confidence=least[number]))
+        result = matcher.match(encoded[one], encoded[other], kept, Call())
         arrays |= {f"{number}/{name}": value for name, value in _arrays(result).items()}
     return arrays
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from matchserve import DetectOptions, JudgeOptions, Matcher, Options, VerifyOptions
+from matchserve import DetectOptions, JudgeOptions, Matcher, MatchOptions, Options, VerifyOptions
 from matchserve.errors import InvalidParameter
 from matchserve.options import RAW_OPTIONS
 from matchserve.pattern import generate_pair
+from matchserve.pipeline.judging import find_matches, support_confidence
 from matchserve.types import Float32, Float64, MatchResult
 
 SEEDS = range(6)
@@ -102,6 +103,21 @@ def test_minimum_confidence_only_drops_matches(matcher: Matcher) -> None:
     assert len(some.matches) >= 0.95 * len(expected)
     assert some.matches.confidence is not None
     assert some.matches.confidence.min() >= 0.7
+
+
+def test_a_similarity_is_fitted_to_more_doubtful_matches(matcher: Matcher) -> None:
+    """What is returned stays the same: only the geometry sees more."""
+    first, second, _ = generate_pair((480, 360), seed=1)
+    features = (matcher.features(first), matcher.features(second))
+    card, rule = matcher.descriptor.card, JudgeOptions()
+    plain, wider = (
+        find_matches(features, None, card, MatchOptions(), rule, support=support_confidence(kind))
+        for kind in ("homography", "similarity")
+    )
+    assert len(wider.matches) > len(plain.matches)
+    np.testing.assert_array_equal(
+        wider.matches.pairs[wider.returned], plain.matches.pairs[plain.returned]
+    )
 
 
 def test_unrelated_images_have_few_confident_matches(matcher: Matcher) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image as Pillow
@@ -76,3 +77,23 @@ def test_points_at_other_places_are_not_recalled(data: Path, tmp_path: Path) -> 
 def test_a_folder_without_pairs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"points\.txt"):
         wide.read_pairs([tmp_path])
+
+
+def test_a_registered_pair_is_fitted_by_the_geometry_of_its_truth(
+    data: Path, tmp_path: Path
+) -> None:
+    """A pair that is rotated, scaled and shifted is solved by a similarity, as its truth says."""
+    first, _, _ = generate_pair((320, 240), seed=3)
+    place = data / "time" / "002"
+    place.mkdir()
+    turn = np.array([[0.8, -0.3, 60.0], [0.3, 0.8, -20.0], [0.0, 0.0, 1.0]])
+    second = cv2.warpAffine(first, turn[:2], (320, 240), borderMode=cv2.BORDER_REFLECT)
+    for number, image in enumerate((first, second), 1):
+        Pillow.fromarray(image).save(place / f"{number}.png")
+    np.savetxt(place / "H_1_2", turn)
+    pairs, _ = wide.read_pairs([data])
+    assert [pair.kind for pair in pairs] == ["homography", "homography", "similarity"]
+    options = Options(max_keypoints=500, threads=1, pipeline="both", cache=tmp_path / "cache")
+    models = [m for m in load_models([], options) if m.name == "rootsift"]
+    for name, result in wide.run(models, [data], options).models.items():
+        assert result.figures["time: solved_count"] == 2, name
