@@ -39,7 +39,7 @@ from training.runs.directory import (
 from training.runs.precision import LossScale, amp_type
 from training.runs.recipe import Recipe, identity
 from training.runs.schedule import build_optimizer
-from training.runs.sources import open_sources, refuse_shared_classes
+from training.runs.sources import open_sources, refuse_other_size, refuse_shared_classes
 from training.runs.validation import ValidationSet, validation_sets
 from training.runs.weights import start_network
 from training.runtime import distributed
@@ -98,6 +98,7 @@ def open_run(run_dir: Path) -> Run:
         raise RecipeError(f"{run_dir / RECIPE_FILE}: data.train: expected at least one store")
     refuse_shared_classes(train_stores)
     validation = open_sources(recipe.data.validation, cache)
+    refuse_other_size(validation, train_stores[0])
     state = build_state(recipe, train_stores[0].spec.size, device)
     entries = {
         "recipe": recipe.model_dump(),

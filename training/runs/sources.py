@@ -52,6 +52,21 @@ def refuse_shared_classes(stores: Sequence[PatchStore]) -> None:
             )
 
 
+def refuse_other_size(validation: Sequence[PatchStore], train: PatchStore) -> None:
+    """Refuse validation patches of another size than the network reads.
+
+    Raises:
+        DataError: the message names both stores and sizes.
+    """
+    for store in validation:
+        if store.spec.size != train.spec.size:
+            raise DataError(
+                f"{store.path}: its patches have {store.spec.size} samples a side, but those of "
+                f"data.train ({train.path}) have {train.spec.size}; recrop one of them with "
+                "`data recrop`"
+            )
+
+
 def open_sources(sources: Sequence[Source], cache: Path) -> list[PatchStore]:
     """Open several stores, whose patches must have the same size and magnification.
 
