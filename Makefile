@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 GPU_VENV ?= .venv-gpu
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 HOST ?= 127.0.0.1
 PORT ?= 8000
 
@@ -36,8 +36,9 @@ lint: $(VENV)/.full ## run ruff, mypy and import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# More workers than two cores: many tests wait for servers, browsers and deadlines.
 test: lint ## run all checks and the fast tests, with coverage
-	$(BIN)/pytest -n 2 -m 'not slow and not nightly' --durations=15 --cov --cov-report=
+	$(BIN)/pytest -n 3 -m 'not slow and not nightly' --durations=15 --cov --cov-report=
 	@$(BIN)/python -m tests.coverage_floor
 
 test-all: lint ## run all checks and all tests except the nightly ones

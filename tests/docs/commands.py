@@ -74,6 +74,17 @@ NOT_RUN |= {
 }
 NOT_RUN |= {step.command: "needs a GPU; see tests/gpu/checklist.py" for step in read_steps()}
 
+NOT_RUN |= {
+    "python -m training export runs/sdgm-cpu -o mine-int8 --int8": (
+        "exports for long; tests/unit/training/export/test_export.py makes such a model"
+    ),
+    "python -m training export runs/sdgm-cpu -o mine-pooled --domain-size 1.4": (
+        "exports for long; tests/unit/training/export/test_pooling.py makes such a model"
+    ),
+    "python -m training calibrate ./mine --scenes scenes --workspace work --photos photos "
+    "--pairs 40": "the same command with --write is run",
+}
+
 # Lines of README that are printed in the guide too are run there, once: training takes time.
 README, GUIDE = "README.md", "docs/guides/train.md"
 
@@ -119,9 +130,6 @@ SMALLER = {
     "--set data.validation.0.path=stores/held-out": TINY_RUN,
     "python -m training train compact-tune": TINY_RUN,
     "python -m training calibrate ./mine --scenes scenes --workspace work --photos photos "
-    "--pairs 40": "--pairs 20 --keypoints 300",
-    "python -m training calibrate ./mine --scenes scenes --workspace work --photos photos "
     "--pairs 40 --write": "--pairs 20 --keypoints 300",
-    "python -m training export runs/sdgm-cpu -o mine-int8 --int8": "--max-loss 100",
     "./describe a.jpg": "http://localhost:8000",
 }

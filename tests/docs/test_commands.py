@@ -22,18 +22,22 @@ from tests.docs.blocks import ROOT, blocks, user_pages
 from tests.docs.commands import INSTEAD, NOT_RUN, SMALLER
 from tests.docs.walkthrough import Walkthrough
 
-# Pages of one row are followed in one folder, in this order.
-ROWS = [
-    ["README.md"],
-    ["docs/start/install.md", "docs/guides/match.md"],
-    ["docs/start/first-match.md", "docs/guides/curl.md", "docs/guides/python.md"],
-    ["docs/start/first-training.md", "docs/guides/serve.md", "docs/operations/index.md"],
+# Rows that train, export and measure for minutes; `.ci/run` follows them after `make test`.
+SLOW_ROWS = [
     [
         "docs/guides/train.md",
         "docs/guides/patches.md",
         "docs/guides/evaluate.md",
         "docs/guides/calibrate.md",
     ],
+]
+# Pages of one row are followed in one folder, in this order.
+ROWS = [
+    *SLOW_ROWS,
+    ["README.md"],
+    ["docs/start/install.md", "docs/guides/match.md"],
+    ["docs/start/first-match.md", "docs/guides/curl.md", "docs/guides/python.md"],
+    ["docs/start/first-training.md", "docs/guides/serve.md", "docs/operations/index.md"],
     ["docs/guides/collections.md", "docs/operations/performance.md"],
     ["docs/guides/plug-ins.md", "docs/guides/reproduce.md", "docs/operations/containers.md"],
 ]
@@ -68,7 +72,17 @@ def pictures(tmp_path: Path, photograph: UInt8) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("pages", ROWS, ids=lambda pages: pages[0].removesuffix(".md"))
+@pytest.mark.parametrize(
+    "pages",
+    [
+        pytest.param(
+            pages,
+            id=pages[0].removesuffix(".md"),
+            marks=[pytest.mark.slow] if pages in SLOW_ROWS else [],
+        )
+        for pages in ROWS
+    ],
+)
 def test_the_commands_of_the_pages(
     pages: list[str], pictures: Path, walkthrough: Walkthrough
 ) -> None:
