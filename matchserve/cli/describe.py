@@ -10,7 +10,12 @@ from rich.markup import escape
 
 from matchserve import defaults
 from matchserve.cli.extras import IgnoredShapes, MaskFile, PointsFile, extras
-from matchserve.cli.images import limits_of, named_errors, read_image_file
+from matchserve.cli.images import (
+    limits_of,
+    named_errors,
+    named_service_errors,
+    read_image_file,
+)
 from matchserve.cli.options import (
     Exif,
     ImageFile,
@@ -68,7 +73,7 @@ def describe(
     if server is not None:
         from matchserve.client import Client  # httpx is not needed otherwise
 
-        with Client(server) as client:
+        with named_service_errors({"image": image}), Client(server) as client:
             features = client.features(
                 data,
                 model=model,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +55,24 @@ def named_errors(
                 message = f"{argument} ({path}): {error.message}{_advice(error, matcher.limits)}"
                 raise type(error)(message, limit=error.limit, value=error.value) from error
         raise
+
+
+@contextmanager
+def named_service_errors(images: Mapping[str, Path]) -> Iterator[None]:
+    """Raise an error of the service about an image again with the file that it is about.
+
+    `images` has the path of the file of each field of the request.
+    """
+    from matchserve.client import ServiceError  # httpx is not needed otherwise
+
+    try:
+        yield
+    except ServiceError as error:
+        field, colon, rest = error.message.partition(":")
+        if not colon or field not in images:
+            raise
+        problem = {**error.problem, "detail": f"{field} ({images[field]}):{rest}"}
+        raise ServiceError(error.http_status, problem) from error
 
 
 def _advice(error: ImageError, limits: Limits) -> str:

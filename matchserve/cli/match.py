@@ -9,7 +9,12 @@ import typer
 
 from matchserve import defaults
 from matchserve.cli.extras import IgnoredShapes, MaskFile, PointsFile, extras
-from matchserve.cli.images import limits_of, named_errors, read_image_file
+from matchserve.cli.images import (
+    limits_of,
+    named_errors,
+    named_service_errors,
+    read_image_file,
+)
 from matchserve.cli.options import (
     CameraOfBoth,
     CameraOfFirst,
@@ -203,7 +208,8 @@ def _match_on_server(
 
     for image in images:
         read_image_file(image)  # a folder or a missing file is reported before any request
-    with Client(url) as client:
+    named = dict(zip(("image0", "image1"), images, strict=True))
+    with named_service_errors(named), Client(url) as client:
         for path, accept in zip(outputs, (JSON, NPZ, PNG), strict=True):
             if path is not None:
                 write(path, client.match_as(accept, *images, **fields))

@@ -153,3 +153,19 @@ def test_match_on_a_server_from_the_command_line(
     assert outputs["draw"].read_bytes().startswith(b"\x89PNG")
     with np.load(outputs["npz"]) as arrays:
         np.testing.assert_array_equal(arrays["matches"], direct["matches"])
+
+
+def test_an_error_of_the_server_names_the_file(
+    server: ServerProcess, pair: Pair, tmp_path: Path
+) -> None:
+    text, image = tmp_path / "text.jpg", tmp_path / "image.jpg"
+    text.write_text("no image")
+    image.write_bytes(pair["image0"])
+    calls = {
+        "image1": ["match", str(image), str(text)],
+        "image": ["describe", str(text), "-o", str(tmp_path / "f.npz")],
+    }
+    for field, words in calls.items():
+        done = CliRunner().invoke(app, [*words, "--server", server.url, "--model", "rootsift"])
+        assert isinstance(done.exception, ServiceError)
+        assert done.exception.message.startswith(f"{field} ({text}): not a JPEG")
