@@ -7,6 +7,11 @@ that it measures in the same run; with EXACT_TIMES=1 (`make test-nightly`) only 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+
+GUARD_S = 120.0
+"""How long a test waits for what must happen: a guard against hanging, not a bar."""
 
 
 def is_exact() -> bool:
@@ -17,3 +22,11 @@ def is_exact() -> bool:
 def allowed_s(bar_s: float, ordinary_s: float, ratio: float) -> float:
     """Return the bar, or `ratio` times the ordinary duration on this machine if that is more."""
     return bar_s if is_exact() else max(bar_s, ratio * ordinary_s)
+
+
+def wait_until(is_wanted: Callable[[], bool], limit_s: float = GUARD_S) -> None:
+    """Wait for a condition that must come true, however busy this machine is."""
+    end = time.monotonic() + limit_s
+    while not is_wanted():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -24,9 +24,9 @@ def main() -> None:
             continue
         time.sleep(0.02)
         write_text_whole(results / f"{job.id}.txt", job.body["shard"])
-        if table.finish(job.id, me, "succeeded", {"by": me}):
-            with (results / f"done-{me}").open("a") as file:
-                file.write(f"{job.id}\n")
+        is_mine = table.finish(job.id, me, "succeeded", {"by": me})
+        with (results / f"{'done' if is_mine else 'late'}-{me}").open("a") as file:
+            file.write(f"{job.id}\n")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from matchserve.limits import Quotas
 from tests.corner_scene import write_scene
 from tests.server_process import ServerProcess, running_server
 
-LEASE_S = 1.0
+LEASE_S = 3.0
 WAIT_S = 300.0  # a guard: the machine may be busy
 
 
@@ -58,7 +58,9 @@ def test_killed_workers_lose_no_job(tmp_path: Path, jobs: int, kills: int) -> No
     assert len(finished) == len(set(finished))
     with database.read() as db:
         (attempts, most) = db.execute("SELECT sum(attempts), max(attempts) FROM job").fetchone()
-    assert jobs <= attempts <= jobs + kills
+    # On a busy machine a worker may be late, and another does its job again.
+    late = sum(len(f.read_text().split()) for f in results.glob("late-*"))
+    assert jobs <= attempts <= jobs + kills + late
     assert most <= MAX_ATTEMPTS
 
 

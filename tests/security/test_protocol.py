@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.patience import allowed_s, wait_until
 from tests.security.watch import Watch
 from tests.server_process import ServerProcess, running_server
 
@@ -36,12 +37,24 @@ def is_open(server: ServerProcess, client_port: int) -> bool:
     return any(c.raddr and c.raddr.port == client_port for c in found)
 
 
-def open_connections(server: ServerProcess) -> int:
-    found = psutil.Process(server.process.pid).net_connections("tcp")
-    return sum(c.status == "ESTABLISHED" for c in found)
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has closed a connection on which it has sent nothing."""
+    try:
+        return connection.recv(1, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
 
 
-def wait_until_closed(*connections: socket.socket, limit_s: float = 20) -> None:
+def is_served(server: ServerProcess) -> bool:
+    try:
+        return httpx.get(f"{server.url}/healthz", timeout=20).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def wait_until_closed(*connections: socket.socket, limit_s: float = 60) -> None:
     """Read from each connection until the server closes it."""
     end = time.monotonic() + limit_s
     for connection in connections:
@@ -55,11 +68,8 @@ def complete_log(server: ServerProcess) -> str:
     """Return the log after all lines so far are written: another thread writes them in order."""
     mark = uuid.uuid4().hex
     assert httpx.get(f"{server.url}/{mark}", timeout=20).status_code == 404
-    end = time.monotonic() + 20
-    while mark not in (log := server.log()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return log
+    wait_until(lambda: mark in server.log())
+    return server.log()
 
 
 def test_a_body_in_tiny_chunks_is_refused_and_closed(slow_server: ServerProcess) -> None:
@@ -85,13 +95,16 @@ def test_tiny_chunks_do_not_stop_the_event_loop(slow_server: ServerProcess) -> N
                 thread.start()
             for thread in threads:
                 thread.join()
-        if seen.health_s <= max(0.2, 10 * quiet.health_s):
+        # Before tiny chunks were refused, eight such clients stopped it for 14 s.
+        allowed = allowed_s(0.2, max(0.1, quiet.health_s), 10)
+        if seen.health_s <= allowed:
             return
-    assert seen.health_s <= max(0.2, 10 * quiet.health_s)
+    assert seen.health_s <= allowed
 
 
 def test_ordinary_chunks_are_taken(slow_server: ServerProcess) -> None:
-    body = b'{"image0": "' + b"A" * 1_000_000 + b'"}'
+    # Many more pieces than are free, but sent within this server's 2 s on a busy machine too.
+    body = b'{"image0": "' + b"A" * 500_000 + b'"}'
     pieces = (body[i : i + 1024] for i in range(0, len(body), 1024))
     headers = {"Content-Type": "application/json"}
     answer = httpx.post(f"{slow_server.url}/v1/match", content=pieces, headers=headers, timeout=30)
@@ -162,18 +175,14 @@ def test_half_a_head_behind_a_whole_request_is_closed(slow_server: ServerProcess
 
 def test_a_small_response_that_nobody_reads_is_dropped(slow_server: ServerProcess) -> None:
     """Pipelined requests whose responses together stay below the transport's high-water mark."""
+    before = len(slow_server.log())
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         connection.connect(("127.0.0.1", slow_server.port))
         connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 60)
         local = connection.getsockname()[1]
-        end = time.monotonic() + 20
-        while not is_open(slow_server, local) and time.monotonic() < end:
-            time.sleep(0.01)  # until the server has accepted it
-        assert is_open(slow_server, local)
-        while is_open(slow_server, local) and time.monotonic() < end:
-            time.sleep(0.05)
-        assert not is_open(slow_server, local), slow_server.log()[-2000:]
+        wait_until(lambda: "/openapi.json" in slow_server.log()[before:])  # it was accepted
+        wait_until(lambda: not is_open(slow_server, local))
 
 
 def test_half_sent_requests_do_not_delay_a_shutdown(tmp_path: Path) -> None:
@@ -198,14 +207,14 @@ def test_one_address_has_a_limited_number_of_connections(tmp_path: Path) -> None
         ) as server,
         contextlib.ExitStack() as stack,
     ):
+        connections: list[socket.socket] = []
         for _ in range(40):
             connection = socket.create_connection(("127.0.0.1", server.port))
             stack.enter_context(contextlib.closing(connection))
-        time.sleep(0.5)
-        assert open_connections(server) <= 10
+            connections.append(connection)
+        wait_until(lambda: sum(map(is_closed, connections)) == 30)
         stack.close()
-        time.sleep(0.2)
-        assert httpx.get(f"{server.url}/healthz").status_code == 200
+        wait_until(lambda: is_served(server))
 
 
 def test_a_forwarded_address_counts_only_from_a_trusted_proxy(tmp_path: Path) -> None:
