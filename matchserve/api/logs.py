@@ -99,37 +99,42 @@ class _Window:
 class NonBlockingHandler(logging.Handler):
     """Writes lines on a thread of its own, and drops them when the reader of the log is too slow.
 
-    A full pipe blocks whoever writes to it: no request may wait for that.
+    A full pipe blocks whoever writes to it: no request may wait for that. A signal handler may log
+    while the thread that it interrupts does: `SimpleQueue` allows that, a queue with a lock of its
+    own would wait for itself for ever.
     """
 
     def __init__(self, stream: TextIO, max_lines: int = MAX_QUEUED_LINES) -> None:
         super().__init__()
         self._stream = stream
-        self._lines: queue.Queue[str] = queue.Queue(max_lines)
+        self._max_lines = max_lines
+        self._lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
         self.dropped = 0
         """Number of lines that were dropped so far."""
         threading.Thread(target=self._write, name="matchserve-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue one record."""
-        try:
-            self._lines.put_nowait(self.format(record))
-        except queue.Full:
+        if self._lines.qsize() < self._max_lines:
+            self._lines.put(self.format(record))
+        else:
             self.dropped += 1
 
     def flush(self) -> None:
         """Wait a moment for the queued lines to be written."""
-        end = time.monotonic() + FLUSH_S
-        while self._lines.unfinished_tasks and time.monotonic() < end:
-            time.sleep(0.005)
+        is_written = threading.Event()
+        self._lines.put(is_written)
+        is_written.wait(FLUSH_S)
 
     def _write(self) -> None:
         while True:
             line = self._lines.get()
+            if isinstance(line, threading.Event):
+                line.set()
+                continue
             with contextlib.suppress(OSError, ValueError):
                 self._stream.write(line + "\n")
                 self._stream.flush()
-            self._lines.task_done()
 
 
 def configure(log_format: str) -> None:

@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 
 from matchserve.api.logs import (
@@ -45,12 +47,34 @@ def test_a_reader_that_is_gone_blocks_nobody() -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    while handler._lines.unfinished_tasks:
+    while handler._lines.qsize():
         handler.flush()
+    handler.flush()
     stream.close()
     reader.join()
     os.close(reading)
     assert b"".join(received).count(b"\n") == 5000 - handler.dropped
+
+
+_INTERRUPTED = """
+import logging, signal, sys
+from matchserve.api import logs
+logs.configure("json")
+log = logging.getLogger(logs.ACCESS)
+signal.signal(signal.SIGALRM, lambda *_: log.info("from the handler"))
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+for number in range(20_000):
+    log.info("message")
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+def test_a_signal_handler_may_log_while_its_thread_does() -> None:
+    """SIGTERM is logged: a lock in the handler made one of four shutdowns hang."""
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED], stderr=subprocess.DEVNULL, timeout=300, check=False
+    )
+    assert done.returncode == 0
 
 
 def test_lines_are_written_in_order() -> None:
