@@ -57,6 +57,20 @@ def render(rotation: np.ndarray, centre: np.ndarray) -> np.ndarray:
     return np.clip(image.reshape(SIZE[1], SIZE[0]), 0, 255).astype(np.uint8)
 
 
+def transfer(
+    xy: np.ndarray, one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """Return where camera `other` sees the wall points that camera `one` sees at `xy` (N, 2)."""
+    rotation, centre = one
+    pixels = np.column_stack([xy, np.ones(len(xy))])
+    rays = pixels @ np.linalg.inv(intrinsics()).T @ rotation
+    with np.errstate(divide="ignore"):
+        reach = np.stack([-centre[axis] / rays[:, axis] for axis in (0, 2)])
+    reach = np.where(reach > 0, reach, np.inf).min(axis=0)
+    seen = (centre + reach[:, None] * rays - other[1]) @ other[0].T @ intrinsics().T
+    return np.asarray(seen[:, :2] / seen[:, 2:])
+
+
 def write_scene(folder: Path, count: int) -> None:
     """Write images/ and gt_cameras/ as the Strecha sets have them, intrinsics at double size."""
     (folder / "images").mkdir(parents=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
@@ -24,13 +25,12 @@ from matchserve.cli.options import (
 )
 from matchserve.cli.output import STANDARD_OUTPUT, say, write_json
 from matchserve.collections.cameras import CameraRule
-from matchserve.collections.collection import Collection
+from matchserve.collections.collection import DEFAULT_OPTIONS, Collection
 from matchserve.collections.dry_run import estimate
 from matchserve.collections.mapping import DEFAULT_SEED
 from matchserve.collections.parts import parse_part
 from matchserve.collections.progress import show
 from matchserve.collections.report import Report, make_report, summary
-from matchserve.matcher import Options
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
@@ -100,6 +100,13 @@ Store = Annotated[
         show_default="inside the output folder",
     ),
 ]
+RefineOption = Annotated[
+    Literal["none", "affine"],
+    typer.Option(
+        help="How matched points are refined to a fraction of a pixel for COLMAP; none keeps the "
+        "keypoints where they were found."
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the pairs, time and bytes to expect, and stop.")
 ]
@@ -124,6 +131,7 @@ def reconstruct(
     upright: Upright = False,
     exif: Exif = "ignore",
     ratio: Ratio = None,
+    refine: RefineOption = defaults.REFINE,
     workers: Workers = None,
     seed: Annotated[int, typer.Option(help="Random seed of the COLMAP mapper.")] = DEFAULT_SEED,
     store: Store = None,
@@ -136,7 +144,8 @@ def reconstruct(
     from matchserve.collections.reconstruct import ReconstructOptions
     from matchserve.collections.reconstruct import reconstruct as run
 
-    options = Options(
+    options = replace(
+        DEFAULT_OPTIONS,
         detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
         match=MatchOptions(ratio=ratio),
         max_side=max_side,
@@ -150,7 +159,7 @@ def reconstruct(
         say(escape(estimate(collection, pairs, workers).text()))
         return
     _announce_stop(output)
-    chosen = ReconstructOptions(camera=camera, mapper=mapper, seed=seed)
+    chosen = ReconstructOptions(camera=camera, mapper=mapper, seed=seed, refine=refine)
     show(run(collection, chosen, pairs=pairs, workers=workers), as_json=json)
     report = make_report(collection)
     place = collection.workspace
@@ -190,7 +199,8 @@ def match_folder(
     provider: ProviderOption = "auto",
 ) -> None:
     """Describe and match the images of a folder; continue a run that was stopped."""
-    options = Options(
+    options = replace(
+        DEFAULT_OPTIONS,
         detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
         match=MatchOptions(ratio=ratio),
         verify=VerifyOptions(verify),
@@ -257,12 +267,15 @@ def export(
         typer.Option("--output", "-o", help="File to write for colmap, folder for the others."),
     ],
     camera: CameraOption = "auto",
+    refine: RefineOption = defaults.REFINE,
+    workers: Workers = None,
 ) -> None:
     """Export the features and matches of a collection to another program."""
     from matchserve.collections.exports import export_to
 
     rule: CameraRule = camera
-    show(export_to(Collection.open(workspace), to, output, camera=rule))
+    collection = Collection.open(workspace)
+    show(export_to(collection, to, output, camera=rule, refine=refine, workers=workers))
     say(f"[bold]{escape(str(output))}[/]")
 
 

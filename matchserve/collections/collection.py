@@ -20,6 +20,7 @@ from matchserve.collections.ledger import ImageRow, Ledger
 from matchserve.collections.parts import Part
 from matchserve.collections.pool import Pool, WorkerPool
 from matchserve.collections.progress import Step
+from matchserve.collections.refining import read_refined
 from matchserve.collections.retrieval import retriever_of
 from matchserve.collections.scan import Scan, scan
 from matchserve.collections.shards import PairResult, read_results, shard_path
@@ -31,9 +32,15 @@ from matchserve.matcher import Options
 from matchserve.models.card import ModelCard
 from matchserve.models.registry import load_descriptor
 from matchserve.objects import Place, as_place
+from matchserve.pipeline.judging import JudgeOptions
 from matchserve.types import Features
+from matchserve.vision.consistency import RefinedPair
 
-DEFAULT_OPTIONS = Options(exif="ignore")
+DEFAULT_OPTIONS = Options(
+    exif="ignore",
+    judge=JudgeOptions(min_confidence=defaults.COLLECTION_MIN_CONFIDENCE),
+    fast=True,
+)
 """Keypoints are found in the raster as stored, because that is what COLMAP reads."""
 
 _OPTIONS = TypeAdapter(Options)
@@ -131,6 +138,36 @@ class Collection:
             yield from stages.describe(run)
             yield from stages.plan(run, pairs, retriever_of(run, card))
             yield from stages.match(run)
+
+    def refine(self, *, workers: int | None = None) -> Generator[Step, None, None]:
+        """Refine the points of verified matches to a fraction of a pixel, where not done before.
+
+        Raises:
+            WorkspaceError: the workspace is full, in use, or an image has changed.
+            WorkerLost: worker processes were killed again and again.
+        """
+        self.scan = scan(self.folder, exclude=self.workspace.root)
+        pool = self._pool(workers, None)
+        place = self.workspace
+        with place.locked(), closing(Ledger(place.ledger)) as ledger, closing(pool):
+            yield from stages.refine(Run(ledger, self.setup, self.scan, pool))
+
+    def refined_pairs(self) -> Iterator[RefinedPair]:
+        """Yield the verified pairs, by the names of their images, with their refined points.
+
+        Raises:
+            StorageDamaged: they are absent or damaged; `refine` makes them again.
+        """
+        with self._ledger() as ledger:
+            rows = {row.id: row for row in ledger.images()}
+            for shard, _ in ledger.shards("done"):
+                refined = read_refined(self.setup, shard, self._read_shard(shard))
+                by_keys = {pair.images: pair for pair in refined}
+                for one, other in ledger.shard_pairs(shard):
+                    first, second = rows[one], rows[other]
+                    pair = by_keys.get((first.feature_key, second.feature_key))
+                    if pair is not None:
+                        yield replace(pair, images=(first.name, second.name))
 
     def _pool(self, workers: int | None, dask: str | None) -> Pool:
         if dask is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,16 @@ from matchserve.collections.progress import Meter, Step
 from matchserve.collections.shards import PairResult
 from matchserve.libraries import import_pycolmap
 from matchserve.sealed import raise_if_full
+from matchserve.types import Features
+from matchserve.vision.consistency import consistent_points
 
 
 def export_colmap(
-    collection: Collection, path: Path, *, camera: CameraRule = "auto"
+    collection: Collection, path: Path, *, camera: CameraRule = "auto", is_refined: bool = False
 ) -> Iterator[Step]:
     """Write the database, completely or not at all.
+
+    With `is_refined`, keypoints are written where the refined points of `Collection.refine` agree.
 
     Raises:
         ProviderUnavailable: pycolmap is not installed.
@@ -52,7 +57,10 @@ def export_colmap(
             pycolmap.Database.open(temporary) as database,
             pycolmap.DatabaseTransaction(database),
         ):
-            ids = _write_images(database, collection, images, camera)
+            features = {row.name: collection.features(row) for row in images}
+            if is_refined:
+                features = _moved(features, collection)
+            ids = _write_images(database, features, images, camera)
             yield meter.step(len(images))
             for name0, name1, result in collection.results():
                 _write_pair(database, (ids[name0], ids[name1]), result)
@@ -67,9 +75,8 @@ def export_colmap(
 
 
 def _write_images(
-    database: Any, collection: Collection, images: list[ImageRow], rule: CameraRule
+    database: Any, features: dict[str, Features], images: list[ImageRow], rule: CameraRule
 ) -> dict[str, int]:
-    features = {row.name: collection.features(row) for row in images}
     cameras = [ImageCamera(row.name, features[row.name].size, row.facts) for row in images]
     groups = group_cameras(cameras, rule)
     numbers = [database.write_camera(guessed_camera(g.size, g.focal_px)) for g in groups]
@@ -81,6 +88,16 @@ def _write_images(
         if row.facts is not None and row.facts.position is not None:
             _write_position(database, ids[row.name], row.facts.position)
     return ids
+
+
+def _moved(features: dict[str, Features], collection: Collection) -> dict[str, Features]:
+    """Return features whose keypoints lie where their refined matches agree."""
+    keypoints = {name: one.keypoints for name, one in features.items()}
+    points = consistent_points(keypoints, list(collection.refined_pairs()))
+    return {
+        name: replace(one, keypoints=replace(one.keypoints, xy=points[name]))
+        for name, one in features.items()
+    }
 
 
 def _write_position(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from matchserve import defaults
 from matchserve.collections.cameras import CameraRule
 from matchserve.collections.collection import Collection
 from matchserve.collections.export_colmap import export_colmap
@@ -13,6 +14,7 @@ from matchserve.collections.export_h5 import export_hloc
 from matchserve.collections.export_npz import export_npz
 from matchserve.collections.export_openmvg import export_openmvg
 from matchserve.collections.progress import Step
+from matchserve.pipeline.judging import RefineKind
 
 Format = Literal["colmap", "hloc", "npz", "openmvg"]
 Export = Callable[..., Iterator[Step]]
@@ -26,12 +28,25 @@ EXPORTS: dict[Format, Export] = {
 
 
 def export_to(
-    collection: Collection, to: Format, path: Path, *, camera: CameraRule = "auto"
+    collection: Collection,
+    to: Format,
+    path: Path,
+    *,
+    camera: CameraRule = "auto",
+    refine: RefineKind = defaults.REFINE,
+    workers: int | None = None,
 ) -> Iterator[Step]:
     """Export a collection; `camera` matters to formats that have cameras.
+
+    For COLMAP, which needs one position for each keypoint, matches are refined first by `workers`
+    processes, unless `refine` is "none".
 
     Raises:
         ProviderUnavailable: a library of the format is not installed.
         StorageDamaged: a result is damaged; `collection match` makes it again.
     """
-    return EXPORTS[to](collection, path, camera=camera)
+    if to != "colmap" or refine == "none":
+        yield from EXPORTS[to](collection, path, camera=camera)
+        return
+    yield from collection.refine(workers=workers)
+    yield from export_colmap(collection, path, camera=camera, is_refined=True)

@@ -13,7 +13,7 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-Stage = Literal["scan", "describe", "pair", "match", "export", "map"]
+Stage = Literal["scan", "describe", "pair", "match", "refine", "export", "map"]
 T = TypeVar("T")
 
 _RECENT = 50

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from matchserve import defaults
 from matchserve.collections.cameras import CameraRule
 from matchserve.collections.collection import Collection
-from matchserve.collections.export_colmap import export_colmap
+from matchserve.collections.exports import export_to
 from matchserve.collections.mapping import (
     DEFAULT_SEED,
     MAX_INCREMENTAL,
@@ -27,6 +28,7 @@ from matchserve.drawing import png_bytes
 from matchserve.encoding import to_json
 from matchserve.files import write_text_whole, write_whole
 from matchserve.libraries import import_pycolmap
+from matchserve.pipeline.judging import RefineKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class ReconstructOptions:
     mapper: Literal["auto", "incremental", "global"] = "auto"
     threads: int = -1
     seed: int = DEFAULT_SEED
+    refine: RefineKind = defaults.REFINE
 
 
 def reconstruct(
@@ -63,7 +66,10 @@ def reconstruct(
     stamp_file, stamp = place.root / "reconstructed.txt", _stamp(collection, options)
     try:
         if not _is_current(stamp_file, stamp, place.sparse):
-            yield from export_colmap(collection, place.database, camera=options.camera)
+            yield from export_to(
+                collection, "colmap", place.database, camera=options.camera,
+                refine=options.refine, workers=workers,
+            )  # fmt: skip
             yield from _map(collection, options)
             write_text_whole(stamp_file, stamp)
     finally:

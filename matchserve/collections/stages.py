@@ -18,6 +18,7 @@ from matchserve.collections.pairs.images import PairImage, Retriever
 from matchserve.collections.parts import Part
 from matchserve.collections.pool import Pool, Task
 from matchserve.collections.progress import Meter, Step
+from matchserve.collections.refining import refine_shard, refined_path
 from matchserve.collections.scan import Scan
 from matchserve.collections.shards import Shard, divide, shard_id, shard_path
 from matchserve.collections.store import FeatureStore
@@ -97,7 +98,8 @@ def plan(run: Run, specification: str, retriever: Retriever) -> Iterator[Step]:
 
 def match(run: Run) -> Iterator[Step]:
     """Match the shards that have no result yet."""
-    tasks = _MatchTasks(run)
+    names = [name for name, _ in run.ledger.shards("planned")]
+    tasks = _ShardTasks(run, [n for n in names if run.part is None or run.part.owns(n)])
     total, done = run.ledger.pair_counts()
     if run.part is not None:
         total = done + sum(len(run.ledger.shard_pairs(name)) for name in tasks.names)
@@ -110,15 +112,28 @@ def match(run: Run) -> Iterator[Step]:
         yield meter.step(len(receipt.matches))
 
 
-class _MatchTasks(Sequence[Task]):
-    """The arguments of `match_shard` for every planned shard, made when they are needed.
+def refine(run: Run) -> Iterator[Step]:
+    """Refine the matched points of the shards that have no refined points yet."""
+    folder = run.setup.matches
+    names = [name for name, _ in run.ledger.shards("done")]
+    missing = [name for name in names if not refined_path(folder, name).is_file()]
+    tasks = _ShardTasks(run, missing)
+    _, total = run.ledger.pair_counts()
+    waiting = sum(len(run.ledger.shard_pairs(name)) for name in missing)
+    meter = Meter("refine", total, total - waiting)
+    yield meter.step()
+    for _, pairs in run.pool.run(refine_shard, tasks):
+        yield meter.step(pairs)
+
+
+class _ShardTasks(Sequence[Task]):
+    """The arguments of `match_shard` for some shards, made when they are needed.
 
     All of them at once would not fit in memory for a million pairs.
     """
 
-    def __init__(self, run: Run) -> None:
-        names = [name for name, _ in run.ledger.shards("planned")]
-        self.names = [name for name in names if run.part is None or run.part.owns(name)]
+    def __init__(self, run: Run, names: Sequence[str]) -> None:
+        self.names = names
         self._run = run
         self._rows = {row.id: row for row in run.ledger.images()}
         self._paths = run.paths

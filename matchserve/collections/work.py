@@ -104,13 +104,12 @@ def match_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> Matche
         return _receipt(shard.id, results, time.perf_counter() - start, was_made=False)
     except StorageDamaged:
         pass
-    source, matcher = _FeatureSource(setup, paths), _matcher(setup)
-    options = replace(setup.options, fast=True)
+    source, matcher = FeatureSource(setup, paths), load_matcher(setup)
     matched = []
     for first, second in shard.keys:
         features = source.features(first), source.features(second)
         call = Call(threads=one_thread)
-        result = matcher.match_features(*features, options, call)
+        result = matcher.match_features(*features, setup.options, call)
         matched.append(result_columns(result))
     write_results(path, shard.keys, matched)
     results = read_results(path)
@@ -118,7 +117,7 @@ def match_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> Matche
     return replace(_receipt(shard.id, results, seconds, was_made=True), remade=source.remade)
 
 
-class _FeatureSource:
+class FeatureSource:
     """Reads features from memory or the store, and makes damaged ones again."""
 
     def __init__(self, setup: Setup, paths: Mapping[str, Path]) -> None:
@@ -155,11 +154,11 @@ def load_features(setup: Setup, key: str, path: Path) -> Features:
     Raises:
         StorageDamaged: features are lost, and the image has changed since.
     """
-    return _FeatureSource(setup, {key: path}).features(key)
+    return FeatureSource(setup, {key: path}).features(key)
 
 
 def _describe(setup: Setup, name: str, path: Path, *, is_forced: bool = False) -> Described:
-    matcher = _matcher(setup)
+    matcher = load_matcher(setup)
     try:
         data = read_file(path, matcher.limits.max_image_bytes)
     except MissingInput as error:
@@ -199,7 +198,7 @@ def _matcher_of(model: str, models_dir: Path | None, provider: str) -> Matcher:
     return Matcher(model, models_dir=models_dir, provider=provider, threads=1)
 
 
-def _matcher(setup: Setup) -> Matcher:
+def load_matcher(setup: Setup) -> Matcher:
     """Return the matcher of this process: loaded once for each model."""
     return _matcher_of(setup.model, setup.models_dir, setup.provider)
 

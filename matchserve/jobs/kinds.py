@@ -6,7 +6,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from matchserve import defaults
 from matchserve.collections import pairs as pairings
 from matchserve.collections.cameras import CameraRule
-from matchserve.collections.collection import Collection
+from matchserve.collections.collection import DEFAULT_OPTIONS, Collection
 from matchserve.collections.exports import Format, export_to
 from matchserve.collections.graph import write_graph
 from matchserve.collections.mapping import DEFAULT_SEED
@@ -26,7 +26,6 @@ from matchserve.jobs.names import COLLECTION_PATTERN
 from matchserve.matcher import Options
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
-from matchserve.vision.matching import MatchOptions
 
 Kind = Literal["match_collection", "reconstruct"]
 
@@ -103,14 +102,13 @@ class JobRequest(BaseModel):
 
     def options(self, max_keypoints: int, max_side: int) -> Options:
         """Return the options of matching; the arguments are those of jobs that give none."""
-        return Options(
+        return replace(
+            DEFAULT_OPTIONS,
             detect=DetectOptions(
                 max_keypoints=self.max_keypoints or max_keypoints, upright=self.upright
             ),
-            match=MatchOptions(),
             verify=VerifyOptions(self.verify),
             max_side=max_side if self.max_side is None else self.max_side,
-            exif="ignore",
         )
 
 
@@ -193,7 +191,9 @@ def _export(order: Order, collection: Collection, name: Format) -> Iterator[Step
     if name == "colmap" and order.request.kind == "reconstruct":
         os.link(collection.workspace.database, order.results / "database.db")
     elif name == "colmap":
-        yield from export_to(collection, name, order.results / "database.db", camera=camera)
+        yield from export_to(
+            collection, name, order.results / "database.db", camera=camera, workers=order.cores
+        )
     elif name == "hloc":
         yield from export_to(collection, name, order.results, camera=camera)
     else:

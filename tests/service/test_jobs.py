@@ -101,7 +101,7 @@ def test_events_come_in_order_and_again_after_a_reconnect(
     assert [kind for _, kind, _ in events][:2] == ["queued", "running"]
     assert events[-1][1] == "succeeded"
     stages = [data["stage"] for _, kind, data in events if kind == "progress"]
-    assert list(dict.fromkeys(stages)) == ["describe", "pair", "match", "export"]
+    assert list(dict.fromkeys(stages)) == ["describe", "pair", "match", "refine", "export"]
     cut = read_events(client, finished["id"], stop_after=3)
     assert cut + read_events(client, finished["id"], last=3) == events
 

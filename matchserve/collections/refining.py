@@ -1,0 +1,130 @@
+"""Refine the matched points of verified pairs.
+
+Matches are refined in shards, as they were found, and the results lie beside those of the matches.
+`vision.consistency` then gives each keypoint one position.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from matchserve.clock import Call, one_thread
+from matchserve.collections.shards import PairResult, Shard, read_results, shard_path
+from matchserve.collections.store import feature_key
+from matchserve.collections.work import FeatureSource, Setup, load_matcher
+from matchserve.errors import MissingInput, StorageDamaged
+from matchserve.files import read_file
+from matchserve.matcher import Matcher
+from matchserve.objects import Place
+from matchserve.sealed import read_sealed, write_sealed
+from matchserve.types import Bool, Float32, Image
+from matchserve.vision.consistency import RefinedPair
+from matchserve.vision.refine import refine
+
+CACHE_BYTES = 128 << 20
+"""Memory for decoded images that a process keeps between pairs."""
+
+
+def refined_path(folder: Place, shard: str) -> Place:
+    """Return the file of the refined points of a shard."""
+    return folder / f"{shard}.refined.npz"
+
+
+def refine_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> int:
+    """Refine the inliers of the verified pairs of a shard; return the number of all its pairs.
+
+    `paths` are the images by feature key.
+
+    Raises:
+        StorageFull: there is no room on the disk.
+        StorageDamaged: an image has changed since it was described.
+    """
+    target = refined_path(setup.matches, shard.id)
+    try:
+        return len(read_sealed(target)["offsets"]) - 1
+    except StorageDamaged:
+        pass
+    results = read_results(shard_path(setup.matches, shard.id))
+    points = [_refine_pair(setup, result, paths) for result in results]
+    counts = [len(xy1) for xy1, _ in points]
+    columns = {
+        "xy1": np.concatenate([xy1 for xy1, _ in points]),
+        "is_refined": np.concatenate([is_refined for _, is_refined in points]),
+        "offsets": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+    }
+    write_sealed(target, columns)
+    return len(results)
+
+
+def read_refined(setup: Setup, shard: str, results: list[PairResult]) -> Iterator[RefinedPair]:
+    """Yield the verified pairs of a shard, by feature key, with refined points of their inliers.
+
+    Raises:
+        StorageDamaged: the file is absent or damaged; it is removed, so that it is made again.
+    """
+    path = refined_path(setup.matches, shard)
+    try:
+        columns = read_sealed(path)
+    except StorageDamaged as error:
+        path.unlink(missing_ok=True)
+        raise StorageDamaged(f"{error.message}; run the same command again") from error
+    for number, result in enumerate(results):
+        if result.is_verified:
+            start, end = columns["offsets"][number : number + 2]
+            xy1, is_refined = columns["xy1"][start:end], columns["is_refined"][start:end]
+            rows, weights = result.rows[result.inliers], np.ones(end - start, np.float32)
+            if result.confidence is not None:
+                weights = result.confidence[result.inliers]
+            yield RefinedPair(result.keys, rows, xy1, is_refined, weights)
+
+
+def _refine_pair(
+    setup: Setup, result: PairResult, paths: Mapping[str, Path]
+) -> tuple[Float32, Bool]:
+    """Return the refined points of image 1 (M, 2) for the inliers, and which were refined."""
+    if not result.is_verified:
+        return np.zeros((0, 2), np.float32), np.zeros(0, np.bool_)
+    source = FeatureSource(setup, paths)
+    rows = result.rows[result.inliers]
+    first, second = (source.features(key).keypoints for key in result.keys)
+    images = [_image(setup, key, paths[key]) for key in result.keys]
+    refinement = refine((images[0], images[1]), (first[rows[:, 0]], second[rows[:, 1]]))
+    return refinement.xy1, refinement.is_refined
+
+
+def _image(setup: Setup, key: str, path: Path) -> Image:
+    cache = _cache()
+    image = cache.pop(key, None)
+    if image is None:
+        image = _decoded(load_matcher(setup), setup, key, path)
+    cache[key] = image
+    while sum(held.grey.nbytes for held in cache.values()) > CACHE_BYTES and len(cache) > 2:
+        cache.popitem(last=False)
+    return image
+
+
+def _decoded(matcher: Matcher, setup: Setup, key: str, path: Path) -> Image:
+    """Decode an image that must still be the one that was described."""
+    try:
+        data = read_file(path, matcher.limits.max_image_bytes)
+    except MissingInput:
+        data = b""
+    sha256 = hashlib.sha256(data).hexdigest()
+    if feature_key(sha256, matcher.descriptor.card, setup.options) != key:
+        raise StorageDamaged(
+            f"{path} has changed or vanished since it was described; run the same command "
+            "again, or export with --refine none"
+        )
+    return matcher.load(data, setup.options, Call(threads=one_thread))
+
+
+@functools.cache
+def _cache() -> OrderedDict[str, Image]:
+    """Return the images of this process, the most recently used last."""
+    return OrderedDict()
