@@ -44,8 +44,10 @@ VERIFY_KINDS: tuple[VerifyChoice, ...] = get_args(VerifyChoice)
 # plane or the camera only turned, and the fundamental matrix is not determined (as in COLMAP).
 PLANAR_SHARE = 0.8
 
-# A fundamental matrix of less confidence is given up for a plane that chance explains less well.
-SURE = 0.999
+# Matches this many thresholds away from a plane are not on it; a fundamental matrix is determined
+# if those of them that agree with it would be chance with at most this probability.
+OFF_PLANE = 3.0
+CHANCE_OF_DEPTH = 1e-3
 
 # Number of matches that determine the geometry.
 _SAMPLE = {**SAMPLE_SIZE, "homography": 4, "fundamental": 7, "pose": 5}
@@ -127,9 +129,9 @@ def _epipolar(
     if count == 0 and planar == 0:
         return replace(general, reason="too few matches agree on any geometry")
     is_planar = planar >= PLANAR_SHARE * count
-    if options.kind == "auto" and (is_planar or general.confidence < SURE):
+    if options.kind == "auto":
         plane = _plane(points, options, sizes)
-        if is_planar or plane.log_nfa < general.log_nfa:
+        if is_planar or not _has_depth(points, plane, general, options, sizes):
             agreeing = int(plane.inliers.sum())
             text = f"{agreeing} candidates agree on one plane or a camera that only turned"
             return replace(plane, reason=f"{plane.kind}: {text}")
@@ -148,6 +150,31 @@ def _plane(
     return min(
         (_fitted(points, kind, options, sizes) for kind in kinds), key=lambda fit: fit.log_nfa
     )
+
+
+def _has_depth(
+    points: _Points,
+    plane: Verification,
+    general: Verification,
+    options: VerifyOptions,
+    sizes: tuple[tuple[int, int], tuple[int, int]],
+) -> bool:
+    """Return whether matches off the plane agree with the fundamental matrix, and not by chance.
+
+    A fundamental matrix fits a flat scene too, and its inliers are always more: they have one
+    condition to meet instead of two.
+    """
+    if plane.matrix is None:
+        return True
+    mapped = np.column_stack([points.p0, np.ones(len(points.p0))]) @ plane.matrix.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap = np.linalg.norm(mapped[:, :2] / mapped[:, 2:] - points.p1, axis=1)
+    is_off = ~(gap <= OFF_PLANE * options.threshold_px)
+    rows = (is_off, is_off & general.inliers[points.rows])
+    off, agreeing = (_count_positions(points.p0[kept], points.p1[kept]) for kept in rows)
+    chance = _chance("fundamental", options.threshold_px, sizes[1])
+    log_nfa = log_false_alarms(off, agreeing, _SAMPLE["fundamental"], chance)
+    return log_nfa < math.log(CHANCE_OF_DEPTH)
 
 
 def _count_on_a_plane(

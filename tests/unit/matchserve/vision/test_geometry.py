@@ -45,6 +45,19 @@ def spatial(count: int = 200, outliers: int = 100) -> tuple[Float64, Float64, Fl
     return first, second, np.asarray(rotation), translation / np.linalg.norm(translation)
 
 
+def spatial_plane(count: int) -> tuple[Float64, Float64, Float64]:
+    """Points of one plane seen by the two cameras of `spatial`, and its homography."""
+    rotation, _ = cv2.Rodrigues(np.array([0.05, -0.2, 0.1]))
+    normal = np.array([0.1, 0.2, 1.0]) / 6
+    k = CAMERA.matrix
+    homography = k @ (rotation + np.outer([0.8, 0.1, 0.2], normal)) @ np.linalg.inv(k)
+    rng = np.random.default_rng(2)
+    first = rng.uniform((50, 50), (750, 550), (count, 2))
+    moved = np.column_stack([first, np.ones(count)]) @ homography.T
+    second = moved[:, :2] / moved[:, 2:] + rng.normal(0, 0.3, first.shape)
+    return first, second, homography
+
+
 def test_homography_is_found() -> None:
     first, second, truth = planar()
     found = verify(first, second, SIZES, VerifyOptions("homography"))
@@ -78,6 +91,25 @@ def test_relative_pose_is_found() -> None:
     x0 = np.column_stack([first[:200], np.ones(200)]) @ np.linalg.inv(CAMERA.matrix).T
     x1 = np.column_stack([second[:200], np.ones(200)]) @ np.linalg.inv(CAMERA.matrix).T
     assert np.abs(np.einsum("ni,ij,nj->n", x1, found.matrix, x0)).mean() < 1e-2
+
+
+@pytest.mark.parametrize("on_plane", [0, 120])
+def test_auto_finds_depth_beside_a_plane(on_plane: int) -> None:
+    """Matches off the plane decide, also where most matches are on it."""
+    first, second, _, _ = spatial(80, 20)
+    flat0, flat1, _ = spatial_plane(on_plane)
+    found = verify(np.r_[first, flat0], np.r_[second, flat1], SIZES, VerifyOptions("auto"))
+    assert found.kind == "fundamental"
+    assert found.inliers[:80].mean() > 0.9
+
+
+def test_auto_is_not_misled_by_the_slack_of_a_fundamental_matrix() -> None:
+    """Wrong matches agree with some fundamental matrix, and a rough plane with almost any."""
+    first, second, _ = planar(count=60, outliers=60)
+    second[:60] += np.random.default_rng(9).normal(0, 1.5, (60, 2))
+    found = verify(first, second, SIZES, VerifyOptions("auto"))
+    assert found.kind in ("homography", "similarity")
+    assert found.reason.startswith(found.kind)
 
 
 @pytest.mark.parametrize("kind", ["homography", "affine", "similarity", "fundamental", "pose"])
