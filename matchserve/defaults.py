@@ -49,8 +49,12 @@ Chosen on held-out pairs of other times and sensors (docs/research/models.md).
 REFINE: Literal["affine"] = "affine"
 """How matched points are refined to a fraction of a pixel."""
 
-SELECTION: Literal["contrast"] = "contrast"
-"""Which of the keypoints are used."""
+SELECTION: Literal["repeatable"] = "repeatable"
+"""Which of the keypoints are used.
+
+Keypoints that are most likely found again give more right matches and better poses than those of
+the highest contrast (docs/research/keypoints.md).
+"""
 
 ORIENTATION: Literal["auto"] = "auto"
 """Whether patches are turned by the orientation of their keypoint."""

@@ -46,7 +46,10 @@ class Case:
         return replace(
             RAW_OPTIONS,
             detect=DetectOptions(
-                max_keypoints=self.max_keypoints, upright=self.upright, duplicates=True
+                max_keypoints=self.max_keypoints,
+                upright=self.upright,
+                duplicates=True,
+                selection="contrast",
             ),
             verify=VerifyOptions(kind=self.verify),  # type: ignore[arg-type]
         )

@@ -71,6 +71,7 @@ def _by_command_line(case: Case, folder: Path) -> dict[str, Any]:
         "--max-keypoints", str(case.max_keypoints), "--json", str(output),
         *(["--upright"] if case.upright else []),
         "--min-confidence", "0", "--refine", "none", "--orientation", "oriented", "--duplicates",
+        "--selection", "contrast",
     ]  # fmt: skip
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
@@ -89,6 +90,7 @@ def _by_service(case: Case, server: ServerProcess) -> dict[str, Any]:
         "refine": "none",
         "orientation": "oriented",
         "duplicates": "true",
+        "selection": "contrast",
     }
     response = httpx.post(
         f"{server.url}/v1/match", files={"image0": image0, "image1": image1}, data=data, timeout=60

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -22,7 +22,7 @@ from matchserve.models.calibration import (
 from matchserve.models.card import read_card, write_card
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import shipped_models_dir
-from matchserve.types import Bool, Float64, Keypoints
+from matchserve.types import Bool, Float64
 from training.errors import DataError
 from training.evaluation.calibration.diagram import draw_reliability
 from training.evaluation.calibration.fit import (
@@ -32,7 +32,7 @@ from training.evaluation.calibration.fit import (
     fit_logistic,
     held_out_probability,
 )
-from training.evaluation.calibration.measure import Measured, measure_pairs
+from training.evaluation.calibration.measure import Detected, Measured, measure_pairs
 from training.evaluation.calibration.pairs import MIN_SHARED_POINTS, PairSet
 from training.evaluation.calibration.scoring import probability_scores, reliability
 
@@ -56,7 +56,7 @@ class FitOptions:
 def calibrate(
     descriptor: Descriptor,
     data: PairSet,
-    keypoints: Mapping[str, Keypoints],
+    keypoints: Detected,
     options: FitOptions,
     *,
     command: str = "",

@@ -1,7 +1,7 @@
 """Match pairs as the service would, and collect the evidence for the same scene.
 
-Keypoints are sorted by strength, and a descriptor depends on its own keypoint only. The first 512
-of 2048 keypoints are therefore those of a request for 512, and each image is processed once.
+The best 512 keypoints of an image are not the first of its best 2048, because candidates give way
+to others. Each image is therefore processed once for each number of keypoints it is matched with.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from training.data.parallel import progress
 from training.evaluation.calibration.pairs import ImagePair, PairSet, Setting
 
 _Pair: TypeAlias = tuple[Features, Features]
+Detected: TypeAlias = Mapping[tuple[str, int], Keypoints]
+"""Keypoints by the name of an image and the maximum number that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +62,37 @@ class Described:
         return cls(image, oriented, upright)
 
 
-def find_keypoints(data: PairSet) -> dict[str, Keypoints]:
-    """Detect the keypoints of all images, as many as the largest setting needs."""
-    names = sorted({name for pair in data.pairs for name in pair.images})
-    options = DetectOptions(max_keypoints=max(p.setting.max_keypoints for p in data.pairs))
+def find_keypoints(data: PairSet) -> Detected:
+    """Detect the keypoints of all images, for every number of keypoints they are matched with."""
+    wanted = sorted(
+        {(name, pair.setting.max_keypoints) for pair in data.pairs for name in pair.images}
+    )
     return {
-        name: off_main_thread(detect, data.images[name](), options)
-        for name in progress(names, total=len(names), label="keypoints")
+        (name, count): off_main_thread(
+            detect, data.images[name](), DetectOptions(max_keypoints=count)
+        )
+        for name, count in progress(wanted, total=len(wanted), label="keypoints")
     }
 
 
 def measure_pairs(
     descriptor: Descriptor,
     data: PairSet,
-    keypoints: Mapping[str, Keypoints],
+    keypoints: Detected,
     kinds: Sequence[VerifyKind],
     threshold_px: float,
 ) -> list[Measured]:
     """Describe all images, then match each pair with its setting."""
     name = descriptor.card.name
     described = {
-        image_name: Described.of(descriptor, data.images[image_name](), keypoints[image_name])
-        for image_name in progress(keypoints, total=len(keypoints), label=f"{name}, describing")
+        key: Described.of(descriptor, data.images[key[0]](), keypoints[key])
+        for key in progress(keypoints, total=len(keypoints), label=f"{name}, describing")
     }
 
     def work(pair: ImagePair) -> Measured:
         import_faiss().omp_set_num_threads(1)  # pairs run in parallel, one per core
-        one, other = (described[image_name] for image_name in pair.images)
+        count = pair.setting.max_keypoints
+        one, other = (described[image_name, count] for image_name in pair.images)
         features, judged = match_described(descriptor, one, other, pair.setting)
         return Measured(pair, _evidence(features, judged, kinds, threshold_px, pair.setting))
 
@@ -103,9 +109,8 @@ def match_described(
     rule = MatchOptions(ratio=setting.ratio)
 
     def attempt(sides: _Pair) -> tuple[_Pair, JudgedMatches]:
-        cut = (_strongest(sides[0], setting), _strongest(sides[1], setting))
         images = (one.image, other.image)
-        return cut, find_matches(cut, images, descriptor.card, rule, options)
+        return sides, find_matches(sides, images, descriptor.card, rule, options)
 
     found = attempt((one.oriented, other.oriented))
     has_confidence = found[1].matches.confidence is not None and not setting.is_raw
@@ -132,10 +137,3 @@ def _evidence(
         verification = geometry.verify(*points, (one.size, other.size), options, confidence)
         evidence[kind] = gather(one, other, matches, verification, judged.putative)
     return evidence
-
-
-def _strongest(features: Features, setting: Setting) -> Features:
-    rows = slice(0, setting.max_keypoints)
-    return Features(
-        features.keypoints[rows], features.descriptors[rows], features.model, features.size
-    )

@@ -40,15 +40,18 @@ class KeypointStore:
     """Keypoints of images by name, found once for all models."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, bool], Keypoints] = {}
+        self._found: dict[tuple[str, int, bool], Keypoints] = {}
 
     def keypoints(self, name: str, image: Image, max_keypoints: int, *, upright: bool) -> Keypoints:
-        """Find the strongest keypoints of an image, or return those found before."""
-        key = (name, upright)
+        """Find the keypoints of an image as the service does, or return those found before.
+
+        The best 512 keypoints are not the first of the best 2048: candidates give way to others.
+        """
+        key = (name, max_keypoints, upright)
         if key not in self._found:
-            rule = DetectOptions(max_keypoints=2048, upright=upright)
+            rule = DetectOptions(max_keypoints=max_keypoints, upright=upright)
             self._found[key] = off_main_thread(detect, image, rule)
-        return self._found[key][slice(0, max_keypoints)]
+        return self._found[key]
 
 
 def measure_pairs(
@@ -56,7 +59,7 @@ def measure_pairs(
 ) -> list[MeasuredPair]:
     """Match every pair as the service would, without any filter."""
     import_faiss().omp_set_num_threads(1)
-    described: dict[tuple[str, bool], Features] = {}
+    described: dict[tuple[str, int, bool], Features] = {}
     name = descriptor.card.name
     return [
         _measure(descriptor, pair, store, described)
@@ -68,17 +71,17 @@ def _measure(
     descriptor: Descriptor,
     pair: LabelledPair,
     store: KeypointStore,
-    described: dict[tuple[str, bool], Features],
+    described: dict[tuple[str, int, bool], Features],
 ) -> MeasuredPair:
     images = (pair.loaders[0](), pair.loaders[1]())
     sides = []
     for name, image in zip(pair.names, images, strict=True):
-        key = (name, pair.is_upright)
+        key = (name, pair.max_keypoints, pair.is_upright)
         if key not in described:
-            keypoints = store.keypoints(name, image, 2048, upright=pair.is_upright)
+            keypoints = store.keypoints(name, image, pair.max_keypoints, upright=pair.is_upright)
             rows = descriptor.describe(image, keypoints)
             described[key] = Features(keypoints, rows, descriptor.card.name, image.size)
-        sides.append(_strongest(described[key], pair.max_keypoints))
+        sides.append(described[key])
     found = putative(sides[0], sides[1])
     rows0, rows1 = found.matches.pairs.T
     matched = (sides[0].keypoints[rows0], sides[1].keypoints[rows1])
@@ -91,13 +94,6 @@ def _measure(
         refinement,
         np.asarray(refined <= RIGHT_PX),
         np.asarray(raw <= RIGHT_PX),
-    )
-
-
-def _strongest(features: Features, count: int) -> Features:
-    rows = slice(0, count)
-    return Features(
-        features.keypoints[rows], features.descriptors[rows], features.model, features.size
     )
 
 
