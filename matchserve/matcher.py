@@ -44,6 +44,8 @@ from matchserve.vision.keypoints import DetectOptions
 # Fewer matches that are expected to be right leave it open whether upright patches find more:
 # a guess, not a measured value.
 CONVINCING_MATCHES = 80.0
+# Fewer expected matches do not tell which orientation is the right one for synthetic views.
+TELLING_MATCHES = 30.0
 
 
 class Matcher:
@@ -220,7 +222,11 @@ class Matcher:
             attempts.append(self._attempt(sources, upright_options, options, run))
             if self._searches_turn(attempts, options):
                 attempts.append(self._turned_attempt(sources, attempts[1], options, run))
-        return max(attempts, key=lambda attempt: attempt.judged.expected_right)
+        best = max(attempts, key=lambda attempt: attempt.judged.expected_right)
+        if options.views != 1 and best.judged.expected_right < TELLING_MATCHES:
+            # So few are chance: views of images that are turned as well need oriented patches.
+            return attempts[0]
+        return best
 
     def _attempt(
         self,
