@@ -232,7 +232,9 @@ def _is_done(workspace: Path, stamp: dict[str, Any]) -> bool:
 
 def _describe(images: Mapping[str, Path], options: SfmOptions) -> dict[str, Features]:
     descriptor = load_descriptor(options.model, threads=options.threads)
-    detector = DetectOptions(max_keypoints=options.max_keypoints, duplicates=True)
+    detector = DetectOptions(
+        max_keypoints=options.max_keypoints, duplicates=True, selection="contrast"
+    )
     described = {}
     for name, path in images.items():
         image = read_image(path, max_side=options.max_side)

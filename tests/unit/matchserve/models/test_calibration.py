@@ -155,14 +155,10 @@ def test_a_built_in_calibration_is_checked_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["homography", "fundamental"])
 @pytest.mark.parametrize("keypoints", [300, 2048])
 def test_one_scene_is_probable_and_two_are_not(
-    model: str, kind: VerifyKind, keypoints: int, request: pytest.FixtureRequest
+    model: str, kind: VerifyKind, keypoints: int
 ) -> None:
     from matchserve.vision.keypoints import DetectOptions
 
-    if (model, kind, keypoints) == ("rootsift", "fundamental", 300):
-        # Its calibration was fitted on unfiltered matches (docs/research/match-quality.md).
-        reason = "0.62 for two scenes until the calibration is fitted on the default pipeline"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
     matcher = Matcher(model)
     options = Options(DetectOptions(max_keypoints=keypoints), verify=VerifyOptions(kind))
     first, second, _ = generate_pair((480, 360), seed=5)

@@ -38,7 +38,9 @@ def test_handcrafted_descriptors_of_detected_keypoints_are_opencvs_own(
     sift = cv2.SIFT.create(enable_precise_upscale=True, nfeatures=400)
     theirs, raw = sift.detectAndCompute(grey_photograph, None)
     image = from_array(grey_photograph)
-    rule = DetectOptions(400, duplicates=True, contrast_threshold=0.04, edge_threshold=10)
+    rule = DetectOptions(
+        400, duplicates=True, contrast_threshold=0.04, edge_threshold=10, selection="contrast"
+    )
     ours = detect(image, rule)
     rows = HandcraftedDescriptor("sift").describe(image, ours)
     places = np.array([k.pt for k in theirs])

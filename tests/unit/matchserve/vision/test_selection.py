@@ -42,7 +42,7 @@ def test_repeatable_keypoints_are_sorted_and_as_many(grey_photograph: UInt8) -> 
     assert len(found) == CHOSEN
     assert len(np.unique(np.column_stack([found.xy, found.sigma]), axis=0)) == CHOSEN
     np.testing.assert_array_equal(found.xy, again.xy)
-    strongest = detect(image, DetectOptions(max_keypoints=CHOSEN))
+    strongest = detect(image, DetectOptions(max_keypoints=CHOSEN, selection="contrast"))
     assert np.median(found.sigma) > np.median(strongest.sigma)
 
 
@@ -52,7 +52,7 @@ def test_near_keypoints_come_last_and_only_to_fill_the_number(grey_photograph: U
     distance = np.linalg.norm(few.xy[:, None] - few.xy[None], axis=2) + 99 * np.eye(CHOSEN)
     assert distance.min() > SPREAD_PX - 1
     everything = detect(image, DetectOptions(max_keypoints=100_000, selection="repeatable"))
-    contrast = detect(image, DetectOptions(max_keypoints=100_000))
+    contrast = detect(image, DetectOptions(max_keypoints=100_000, selection="contrast"))
     assert len(everything) == len(contrast)
     falls = np.flatnonzero(np.diff(everything.score) > 0)
     assert len(falls) == 1  # the scores begin again with those that gave way
@@ -72,7 +72,7 @@ def test_more_of_the_chosen_keypoints_are_found_again(grey_photograph: UInt8) ->
         mutual = distance.argmin(axis=0)[near] == np.arange(len(left))
         return float((mutual & (distance.min(axis=1) < 2)).mean())
 
-    contrast = found_again(DetectOptions(max_keypoints=CHOSEN))
+    contrast = found_again(DetectOptions(max_keypoints=CHOSEN, selection="contrast"))
     repeatable = found_again(DetectOptions(max_keypoints=CHOSEN, selection="repeatable"))
     assert repeatable > 1.05 * contrast
 

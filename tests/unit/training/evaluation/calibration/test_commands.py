@@ -11,11 +11,10 @@ import pytest
 from skimage import data as samples
 from typer.testing import CliRunner
 
-from matchserve.matcher import Matcher, Options
+from matchserve.matcher import Matcher
 from matchserve.models import handcrafted
 from matchserve.models.card import read_card
 from matchserve.pattern import generate, generate_pair
-from matchserve.vision.keypoints import DetectOptions
 from tests.corner_scene import write_scene
 from tests.tiny_models import write_tiny_model
 from training.cli import app
@@ -105,19 +104,6 @@ def test_scenes_that_do_not_fit_are_refused(scenes: tuple[Path, Path], photos: P
         choose_pairs([photos], scenes[1], [], PairOptions())
     with pytest.raises(DataError, match="two scenes"):
         choose_pairs([scenes[0]], scenes[1], [], PairOptions(same=4))
-
-
-def test_the_strongest_of_many_keypoints_are_those_of_few(tmp_path: Path) -> None:
-    """What `measure` relies on to look at an image once."""
-    image = generate((400, 300), seed=4)
-    for model in ("rootsift", str(write_tiny_model(tmp_path / "tiny"))):
-        matcher = Matcher(model)
-        few, many = (
-            matcher.features(image, Options(DetectOptions(max_keypoints=n))) for n in (100, 400)
-        )
-        assert len(many) == 400
-        np.testing.assert_array_equal(few.keypoints.xy, many.keypoints.xy[:100])
-        np.testing.assert_allclose(few.descriptors, many.descriptors[:100], atol=1e-6)
 
 
 def test_the_command_writes_card_and_diagram(
