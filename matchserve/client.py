@@ -9,160 +9,26 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
-import numpy as np
 from numpy.typing import NDArray
 
+from matchserve import client_calls as calls
+from matchserve.client_calls import ServiceError as ServiceError
+from matchserve.client_calls import Unreachable as Unreachable
+from matchserve.client_jobs import ClientJob as ClientJob
+from matchserve.client_jobs import submit_call, upload_calls
 from matchserve.client_results import ClientMatch as ClientMatch
-from matchserve.client_results import match_from_fields, read_match, unpack
+from matchserve.client_results import read_match
 from matchserve.client_sources import Source as Source
-from matchserve.client_sources import form, image_bytes
-from matchserve.encoding import features_from_npz, features_npz
-from matchserve.errors import CapacityError, InvalidParameter, MatchServeError
+from matchserve.encoding import features_from_npz
 from matchserve.types import Features, UInt8
-
-NPZ = "application/x-npz"
-MSGPACK = "application/msgpack"
-# A busy service says when to try again; this is the wait if it does not.
-RETRY_STATUSES = (429, 502, 503)
-DEFAULT_WAIT_S = 1.0
-MAX_WAIT_S = 30.0
-# The server closed the connection or its process ended; the request is safe to repeat.
-BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
-
-
-class ServiceError(MatchServeError):
-    """The service returned an error; `problem` is its problem+json."""
-
-    def __init__(self, status: int, problem: dict[str, Any]) -> None:
-        super().__init__(str(problem.get("detail") or f"the service returned status {status}"))
-        self.http_status = status
-        self.problem = problem
-        self.problem_code = str(problem.get("code", "unknown"))
-
-
-class Unreachable(CapacityError):
-    """No service could be reached at the address."""
-
-    code = "unreachable"
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One HTTP request: method, path, accepted media type, and arguments for httpx."""
-
-    method: str
-    path: str
-    accept: str = "application/json"
-    arguments: dict[str, Any] | None = None
-
-    def options(self) -> dict[str, Any]:
-        return {"headers": {"Accept": self.accept}, **(self.arguments or {})}
-
-
-def _wait_s(answer: httpx.Response) -> float:
-    try:
-        wait_s = float(answer.headers.get("retry-after", DEFAULT_WAIT_S))
-        return max(0.0, min(MAX_WAIT_S, wait_s))
-    except ValueError:
-        return DEFAULT_WAIT_S
-
-
-def _checked(answer: httpx.Response) -> httpx.Response:
-    if answer.is_success:
-        return answer
-    try:
-        problem = answer.json()
-    except ValueError:
-        problem = {}
-    raise ServiceError(answer.status_code, problem if isinstance(problem, dict) else {})
-
-
-def _base_url(url: str) -> str:
-    """Return `url` with a scheme: `localhost:8000` means `http://localhost:8000`."""
-    return url if "://" in url else f"http://{url}"
-
-
-def _match_call(image0: Source, image1: Source, options: dict[str, Any], accept: str) -> _Call:
-    files = {"image0": image_bytes(image0), "image1": image_bytes(image1)}
-    return _Call("POST", "/v1/match", accept, form(files, options))
-
-
-def _batch_call(
-    images: Sequence[Source], pairs: Sequence[tuple[int, int]] | None, options: dict[str, Any]
-) -> _Call:
-    files = {f"image{n}": image_bytes(image) for n, image in enumerate(images)}
-    if pairs is not None:
-        options = {**options, "pairs": json.dumps([[int(i) for i in pair] for pair in pairs])}
-    return _Call("POST", "/v1/match/batch", MSGPACK, form(files, options))
-
-
-def _features_call(image: Source, options: dict[str, Any], accept: str = NPZ) -> _Call:
-    return _Call("POST", "/v1/features", accept, form({"image": image_bytes(image)}, options))
-
-
-def _store_image_call(image: Source, options: dict[str, Any]) -> _Call:
-    stored = {**options, "store": True, "descriptors": "none"}
-    return _features_call(image, stored, "application/json")
-
-
-def _store_call(features: Features) -> _Call:
-    arguments = {"files": {"features": features_npz(features)}}
-    return _Call("POST", "/v1/features/stored", arguments=arguments)
-
-
-def _match_features_call(
-    features0: Features | str, features1: Features | str, options: dict[str, Any]
-) -> _Call:
-    files, named = {}, dict(options)
-    for name, side in (("features0", features0), ("features1", features1)):
-        if isinstance(side, str):
-            named[f"{name}_id"] = side
-        else:
-            files[name] = features_npz(side)
-    arguments = form(files, named)
-    # Without a file, httpx would send the fields as a URL-encoded form.
-    fields = {name: (None, text) for name, text in arguments["data"].items()}
-    return _Call("POST", "/v1/features/match", MSGPACK, {"files": {**arguments["files"], **fields}})
-
-
-def _patches_call(patches: UInt8, model: str | None) -> _Call:
-    if patches.dtype != np.uint8 or patches.ndim not in (3, 4):
-        raise InvalidParameter("patches must be uint8 arrays of shape (N, S, S) or (N, 1, S, S)")
-    arguments = {
-        "content": patches.tobytes(),
-        "params": {"model": model or ""},
-        "headers": {"Accept": NPZ, "Content-Type": "application/octet-stream"},
-    }
-    return _Call("POST", "/v1/patches", NPZ, arguments)
-
-
-def _read_batch(answer: httpx.Response) -> list[ClientMatch | ServiceError]:
-    results: list[ClientMatch | ServiceError] = []
-    for item in unpack(answer.content)["results"]:
-        problem = item["error"]
-        if problem is None:
-            results.append(match_from_fields(item["result"]))
-        else:
-            results.append(ServiceError(int(problem["status"]), problem))
-    return results
-
-
-def _read_rows(answer: httpx.Response) -> NDArray[Any]:
-    with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
-        return np.asarray(arrays["descriptors"])
-
-
-def _headers(api_key: str | None) -> dict[str, str]:
-    return {"X-API-Key": api_key} if api_key else {}
 
 
 class Client:
@@ -183,9 +49,9 @@ class Client:
     ) -> None:
         self.retries = retries
         self._http = httpx.Client(
-            base_url=_base_url(url),
+            base_url=calls.base_url(url),
             timeout=timeout_s,
-            headers=_headers(api_key),
+            headers=calls.headers(api_key),
             transport=transport,
         )
 
@@ -195,15 +61,16 @@ class Client:
         Raises:
             ServiceError: the service returned an error.
         """
-        return read_match(self._send(_match_call(image0, image1, options, MSGPACK)).content)
+        call = calls.match_call(image0, image1, options, calls.MSGPACK)
+        return read_match(self._send(call).content)
 
     def match_as(self, media_type: str, image0: Source, image1: Source, **options: Any) -> bytes:
         """Match two images and return the body as the media type `accept`."""
-        return self._send(_match_call(image0, image1, options, media_type)).content
+        return self._send(calls.match_call(image0, image1, options, media_type)).content
 
     def features(self, image: Source, **options: Any) -> Features:
         """Describe an image; options are the fields of POST /v1/features."""
-        return features_from_npz(self._send(_features_call(image, options)).content)
+        return features_from_npz(self._send(calls.features_call(image, options)).content)
 
     def match_many(
         self,
@@ -218,31 +85,67 @@ class Client:
         Raises:
             ServiceError: the service refused the whole request.
         """
-        return _read_batch(self._send(_batch_call(images, pairs, options)))
+        return calls.read_batch(self._send(calls.batch_call(images, pairs, options)))
 
     def store(self, features: Features) -> str:
         """Store features in the service and return the id that names them afterwards."""
-        return str(self._send(_store_call(features)).json()["id"])
+        return str(self._send(calls.store_call(features)).json()["id"])
 
     def store_image(self, image: Source, **options: Any) -> str:
         """Describe an image and store its features in the service; return their id."""
-        return str(self._send(_store_image_call(image, options)).json()["id"])
+        return str(self._send(calls.store_image_call(image, options)).json()["id"])
 
     def match_features(
         self, features0: Features | str, features1: Features | str, **options: Any
     ) -> ClientMatch:
         """Match two described images; a text is the id of stored features."""
-        call = _match_features_call(features0, features1, options)
+        call = calls.match_features_call(features0, features1, options)
         return read_match(self._send(call).content)
 
     def patches(self, patches: UInt8, model: str | None = None) -> NDArray[Any]:
         """Return one descriptor row for each of (N, S, S) uint8 patches."""
-        return _read_rows(self._send(_patches_call(patches, model)))
+        return calls.read_rows(self._send(calls.patches_call(patches, model)))
 
     def models(self) -> dict[str, Any]:
         """Return the models of the service with their cards."""
-        listed: dict[str, Any] = self._send(_Call("GET", "/v1/models")).json()
+        listed: dict[str, Any] = self._send(calls.Call("GET", "/v1/models")).json()
         return listed
+
+    def upload(self, collection: str, folder: str | PathLike[str]) -> list[str]:
+        """Create a collection, if there is none, and upload the images of a folder.
+
+        Returns the names of the images, relative to the folder. Images that the service has are
+        not stored again.
+
+        Raises:
+            MissingInput: the folder has no JPEG, PNG or WebP files.
+            ServiceError: the service refused an image, or has another one of that name.
+        """
+        names = []
+        for name, call in upload_calls(collection, folder):
+            self._send(call)
+            names += [name] if name else []
+        return names
+
+    def submit(self, kind: str, *, idempotency_key: str | None = None, **options: Any) -> ClientJob:
+        """Start a job, "match_collection" or "reconstruct"; options are fields of POST /v1/jobs.
+
+        Without a key the request gets one of its own, so that it can be repeated safely.
+
+        Raises:
+            ServiceError: the service refused the job.
+        """
+        answer = self._send(submit_call(kind, options, idempotency_key))
+        return ClientJob(answer.json(), self._send, self._stream)
+
+    def job(self, name: str) -> ClientJob:
+        """Return a job that was started before, by its id.
+
+        Raises:
+            ServiceError: there is no such job.
+        """
+        answer = self._send(calls.Call("GET", f"/v1/jobs/{name}"))
+        return ClientJob(answer.json(), self._send, self._stream)
 
     def close(self) -> None:
         """Close the connections."""
@@ -259,20 +162,23 @@ class Client:
     ) -> None:
         self.close()
 
-    def _send(self, call: _Call) -> httpx.Response:
+    def _send(self, call: calls.Call) -> httpx.Response:
         answer = self._request(call)
         for _ in range(self.retries):
-            if answer.status_code not in RETRY_STATUSES:
+            if answer.status_code not in calls.RETRY_STATUSES:
                 break
-            time.sleep(_wait_s(answer))
+            time.sleep(calls.wait_s(answer))
             answer = self._request(call)
-        return _checked(answer)
+        return calls.checked(answer)
 
-    def _request(self, call: _Call) -> httpx.Response:
+    def _stream(self, path: str, headers: dict[str, str]) -> AbstractContextManager[httpx.Response]:
+        return self._http.stream("GET", path, headers=headers)
+
+    def _request(self, call: calls.Call) -> httpx.Response:
         try:
             try:
                 return self._http.request(call.method, call.path, **call.options())
-            except BROKEN:
+            except calls.BROKEN:
                 return self._http.request(call.method, call.path, **call.options())
         except httpx.TransportError as error:
             raise Unreachable(
@@ -281,7 +187,10 @@ class Client:
 
 
 class AsyncClient:
-    """A client for asyncio with the methods of `Client`; use it in an `async with` block."""
+    """A client for asyncio with the methods of `Client`, except those of jobs.
+
+    Use it in an `async with` block.
+    """
 
     def __init__(
         self,
@@ -294,9 +203,9 @@ class AsyncClient:
     ) -> None:
         self.retries = retries
         self._http = httpx.AsyncClient(
-            base_url=_base_url(url),
+            base_url=calls.base_url(url),
             timeout=timeout_s,
-            headers=_headers(api_key),
+            headers=calls.headers(api_key),
             transport=transport,
         )
 
@@ -306,11 +215,12 @@ class AsyncClient:
         Raises:
             ServiceError: the service returned an error.
         """
-        return read_match((await self._send(_match_call(image0, image1, options, MSGPACK))).content)
+        call = calls.match_call(image0, image1, options, calls.MSGPACK)
+        return read_match((await self._send(call)).content)
 
     async def features(self, image: Source, **options: Any) -> Features:
         """Describe an image; options are the fields of POST /v1/features."""
-        return features_from_npz((await self._send(_features_call(image, options))).content)
+        return features_from_npz((await self._send(calls.features_call(image, options))).content)
 
     async def match_many(
         self,
@@ -319,30 +229,30 @@ class AsyncClient:
         **options: Any,
     ) -> list[ClientMatch | ServiceError]:
         """Match pairs of images, which are sent once; every two images by default."""
-        return _read_batch(await self._send(_batch_call(images, pairs, options)))
+        return calls.read_batch(await self._send(calls.batch_call(images, pairs, options)))
 
     async def store(self, features: Features) -> str:
         """Store features in the service and return the id that names them afterwards."""
-        return str((await self._send(_store_call(features))).json()["id"])
+        return str((await self._send(calls.store_call(features))).json()["id"])
 
     async def store_image(self, image: Source, **options: Any) -> str:
         """Describe an image and store its features in the service; return their id."""
-        return str((await self._send(_store_image_call(image, options))).json()["id"])
+        return str((await self._send(calls.store_image_call(image, options))).json()["id"])
 
     async def match_features(
         self, features0: Features | str, features1: Features | str, **options: Any
     ) -> ClientMatch:
         """Match two described images; a text is the id of stored features."""
-        call = _match_features_call(features0, features1, options)
+        call = calls.match_features_call(features0, features1, options)
         return read_match((await self._send(call)).content)
 
     async def patches(self, patches: UInt8, model: str | None = None) -> NDArray[Any]:
         """Return one descriptor row for each of (N, S, S) uint8 patches."""
-        return _read_rows(await self._send(_patches_call(patches, model)))
+        return calls.read_rows(await self._send(calls.patches_call(patches, model)))
 
     async def models(self) -> dict[str, Any]:
         """Return the models of the service with their cards."""
-        listed: dict[str, Any] = (await self._send(_Call("GET", "/v1/models"))).json()
+        listed: dict[str, Any] = (await self._send(calls.Call("GET", "/v1/models"))).json()
         return listed
 
     async def aclose(self) -> None:
@@ -360,20 +270,20 @@ class AsyncClient:
     ) -> None:
         await self.aclose()
 
-    async def _send(self, call: _Call) -> httpx.Response:
+    async def _send(self, call: calls.Call) -> httpx.Response:
         answer = await self._request(call)
         for _ in range(self.retries):
-            if answer.status_code not in RETRY_STATUSES:
+            if answer.status_code not in calls.RETRY_STATUSES:
                 break
-            await asyncio.sleep(_wait_s(answer))
+            await asyncio.sleep(calls.wait_s(answer))
             answer = await self._request(call)
-        return _checked(answer)
+        return calls.checked(answer)
 
-    async def _request(self, call: _Call) -> httpx.Response:
+    async def _request(self, call: calls.Call) -> httpx.Response:
         try:
             try:
                 return await self._http.request(call.method, call.path, **call.options())
-            except BROKEN:
+            except calls.BROKEN:
                 return await self._http.request(call.method, call.path, **call.options())
         except httpx.TransportError as error:
             raise Unreachable(

@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from matchserve.cli import app
-from matchserve.client import AsyncClient, Client, ServiceError, Unreachable, _wait_s
+from matchserve.client import AsyncClient, Client, ServiceError, Unreachable
+from matchserve.client_calls import wait_s
 from tests.server_process import ServerProcess, free_port
 
 Pair = dict[str, bytes]
@@ -79,7 +80,7 @@ def test_a_busy_service_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(("said", "waited"), [("-5", 0.0), ("nan", 30.0), ("1e9", 30.0)])
 def test_no_retry_after_is_waited_for_blindly(said: str, waited: float) -> None:
-    assert _wait_s(httpx.Response(429, headers={"Retry-After": said})) == waited
+    assert wait_s(httpx.Response(429, headers={"Retry-After": said})) == waited
 
 
 def test_a_broken_connection_is_made_anew_once() -> None:
