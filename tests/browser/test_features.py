@@ -169,6 +169,19 @@ def test_the_overlay_lays_the_first_image_over_the_second(page: Page, samples: l
     assert np.corrcoef(*greys)[0, 1] > 0.9  # the colours of the second sample were changed
 
 
+def test_a_similarity_is_laid_over_without_another_request(page: Page) -> None:
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    page.select_option("#verify", "similarity")
+    use_sample(page, "rotated")
+    expect(page.locator("#n-verdict")).to_have_text("Same scene")
+    page.check("[name=mode][value=overlay]", force=True)
+    expect(page.locator("#overlay")).to_be_visible()
+    page.wait_for_timeout(300)  # a request would be sent at once
+    expect(page.locator("#no-overlay")).to_be_hidden()
+    assert sum(url.endswith("/v1/match") for url in sent) == 1
+
+
 def test_two_scenes_have_no_overlay(page: Page) -> None:
     use_sample(page, "unrelated")
     page.check("[name=mode][value=overlay]", force=True)
