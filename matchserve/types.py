@@ -27,6 +27,7 @@ Bool = NDArray[np.bool_]
 DescriptorKind = Literal["float", "binary"]
 Border = Literal["replicate", "reflect"]
 VerifyKind = Literal["none", "homography", "affine", "similarity", "fundamental", "pose"]
+CollectionVerify = Literal["fundamental", "homography", "affine", "similarity"]
 # Geometries whose matrix maps a point to a point.
 POINT_MAPS: tuple[VerifyKind, ...] = ("homography", "affine", "similarity")
 OrientationUsed = Literal["oriented", "upright", "turned"]

@@ -31,6 +31,7 @@ from matchserve.collections.mapping import DEFAULT_SEED
 from matchserve.collections.parts import parse_part
 from matchserve.collections.progress import show
 from matchserve.collections.report import Report, make_report, summary
+from matchserve.types import CollectionVerify
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
@@ -90,7 +91,7 @@ Ratio = Annotated[
     ),
 ]
 Verify = Annotated[
-    Literal["fundamental", "homography"],
+    CollectionVerify,
     typer.Option(help="Geometry that the matches of each pair are checked against."),
 ]
 Store = Annotated[

@@ -28,7 +28,7 @@ from matchserve.collections.progress import Meter, Step
 from matchserve.collections.shards import PairResult
 from matchserve.libraries import import_pycolmap
 from matchserve.sealed import raise_if_full
-from matchserve.types import Features
+from matchserve.types import POINT_MAPS, Features
 from matchserve.vision.consistency import consistent_points
 
 
@@ -120,7 +120,7 @@ def _write_pair(database: Any, ids: tuple[int, int], result: PairResult) -> None
     inliers = result.rows[result.inliers]
     geometry = pycolmap.TwoViewGeometry()
     geometry.inlier_matches = inliers.astype(np.uint32)
-    if result.kind == "homography":
+    if result.kind in POINT_MAPS:
         geometry.config = pycolmap.TwoViewGeometryConfiguration.PLANAR
         geometry.H = shifted_homography(result.matrix)
     else:

@@ -24,6 +24,7 @@ from matchserve.collections.reconstruct import ReconstructOptions, reconstruct, 
 from matchserve.errors import InvalidParameter
 from matchserve.jobs.names import COLLECTION_PATTERN
 from matchserve.matcher import Options
+from matchserve.types import CollectionVerify
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
 
@@ -71,7 +72,7 @@ class JobRequest(BaseModel):
     ] = None
     upright: Annotated[bool, Field(description="Describe keypoints without rotation.")] = False
     verify: Annotated[
-        Literal["fundamental", "homography"],
+        CollectionVerify,
         Field(description="Geometry that the matches of each pair are checked against."),
     ] = "fundamental"
     exports: Annotated[

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -65,6 +66,26 @@ def test_matrices_are_moved_with_the_points() -> None:
     other = np.array([7.0, 2.0, 1.0])
     value = (other + shift) @ shifted_fundamental(fundamental) @ (point + shift)
     assert value == pytest.approx(other @ fundamental @ point)
+
+
+@pytest.mark.parametrize("kind", ["homography", "affine", "similarity"])
+def test_maps_of_a_plane_are_planar_geometries(
+    matched: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    matrix = np.array([[0.8, -0.6, 20.0], [0.6, 0.8, -5.0], [0.0, 0.0, 1.0]])
+    results = [
+        (one, other, replace(result, kind=kind, matrix=matrix))
+        for one, other, result in matched.results()
+    ]
+    monkeypatch.setattr(Collection, "results", lambda self, *args, **options: iter(results))
+    path = tmp_path / "database.db"
+    list(export_to(matched, "colmap", path, refine="none"))
+    with pycolmap.Database.open(path) as database:
+        ids = {image.name: image.image_id for image in database.read_all_images()}
+        geometry = database.read_two_view_geometry(ids[results[0][0]], ids[results[0][1]])
+    assert geometry.config == pycolmap.TwoViewGeometryConfiguration.PLANAR
+    assert geometry.H is not None
+    assert np.allclose(geometry.H, shifted_homography(matrix))
 
 
 def test_positions_become_pose_priors(matched: Collection, tmp_path: Path) -> None:
