@@ -3,7 +3,8 @@
 python examples/register_geotiff.py reference.tif image.tif -o registered.tif
 
 `image.tif` may be any image that GDAL reads, with or without coordinates: a newer photograph of the
-same ground, rotated, scaled and shifted. The ground is taken as flat. It needs rasterio:
+same ground, rotated, scaled and shifted. The ground is taken as flat. For another season or sensor,
+where few matches are right, add --model robust --verify similarity. It needs rasterio:
 pip install '.[cpu,geo]' -c constraints.txt
 """
 
@@ -20,15 +21,20 @@ from numpy.typing import NDArray
 
 from matchserve import Matcher, Options, VerifyOptions
 
-MIN_INLIERS = 20
+# Least probability that so many matches do not agree by chance.
+MIN_CONFIDENCE = 0.999
 
 
 def main() -> int:
-    """Match both images, estimate the homography, resample, and write the result."""
+    """Match both images, estimate how they lie, resample, and write the result."""
     parser = argparse.ArgumentParser(description="Register an aerial image to a GeoTIFF.")
     parser.add_argument("reference", type=Path)
     parser.add_argument("image", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--model", default="compact")
+    parser.add_argument(
+        "--verify", choices=["homography", "affine", "similarity"], default="homography"
+    )
     names = parser.parse_args()
     try:
         import rasterio
@@ -45,10 +51,10 @@ def main() -> int:
     with rasterio.open(names.image) as file:
         image = file.read()
 
-    options = Options(verify=VerifyOptions(kind="homography"))
-    result = Matcher().match(to_eight_bits(reference), to_eight_bits(image), options)
+    options = Options(verify=VerifyOptions(kind=names.verify))
+    result = Matcher(names.model).match(to_eight_bits(reference), to_eight_bits(image), options)
     matrix = result.verification.matrix
-    if matrix is None or result.inlier_count < MIN_INLIERS:
+    if matrix is None or result.verification.confidence < MIN_CONFIDENCE:
         sys.stderr.write(
             f"only {result.inlier_count} inliers: these images do not overlap enough\n"
         )

@@ -129,7 +129,8 @@ def test_folder_to_colmap_registers_the_cameras(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "database.db").is_file()
 
 
-def test_register_geotiff_finds_the_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["--verify", "similarity"]], ids=["default", "similarity"])
+def test_register_geotiff_finds_the_place(tmp_path: Path, more: list[str]) -> None:
     """A turned and scaled part of an aerial photograph goes back to where it was cut out."""
     bands = np.asarray(Image.open(EXAMPLES / "images" / "aerial" / "a.jpg")).transpose(2, 0, 1)
     transform = Affine.translation(500_000, 5_200_000) @ Affine.scale(0.5, -0.5)
@@ -141,7 +142,7 @@ def test_register_geotiff_finds_the_place(tmp_path: Path) -> None:
     out = tmp_path / "registered.tif"
     done = run(
         EXAMPLES / "register_geotiff.py",
-        tmp_path / "reference.tif", tmp_path / "new.tif", "-o", out,
+        tmp_path / "reference.tif", tmp_path / "new.tif", "-o", out, *more,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with rasterio.open(out) as file:
