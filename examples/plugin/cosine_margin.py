@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from training.methods import LossOutput, Method, Pairs
-from training.methods.losses import cosine_of_pairs
+from training.methods.losses import cosine_of_pairs, weighted_mean
 from training.methods.mining import hardest_similarity
 from training.networks.layers import Head
 from training.recipes.options import Options, Positive
@@ -30,7 +30,8 @@ class CosineMargin(nn.Module):
         """Return the loss, and the distances 1 - s for the log."""
         near = cosine_of_pairs(pairs.anchors, pairs.positives)
         far = hardest_similarity(pairs.anchors, pairs.positives, mining="row_column", ceiling=0.99)
-        loss = torch.relu(self.options.margin - near + far).mean()
+        values = torch.relu(self.options.margin - near + far)
+        loss = weighted_mean(values, pairs.weights)
         return LossOutput(loss, 1 - near.detach(), 1 - far.detach())
 
 

@@ -21,12 +21,14 @@ NOT_RUN = {
     "pip install -e .": (
         "changes the environment; tests/unit/training/runs/test_plugins.py installs it elsewhere"
     ),
-    "python -m training train mine.toml --set run.steps=20": (
+    "python -m training train mine.toml --set run.steps=20 --out tries": (
         "needs the plug-in; tests/unit/training/runs/test_plugins.py trains with it"
     ),
     "python -m training train mine.toml": (
         "needs the plug-in; tests/unit/training/runs/test_plugins.py trains with it"
     ),
+    "python -m training export runs/mine -o my-model": "needs the run of the plug-in",
+    "matchserve match a.jpg b.jpg --model ./my-model": "needs the model of the plug-in",
     "python docs/research/estimate_gpu.py": "tests/gpu/test_checklist.py runs it",
     "pip install -e '.[cpu,train]' -c constraints.txt": "downloads packages",
     "matchserve match examples/images/street/a.jpg examples/images/street/b.jpg --model ./mine": (

@@ -67,7 +67,8 @@ def read_recipe(run_dir: Path) -> Recipe:
     except RecipeError as error:
         raise RecipeError(
             f"{error.message}; this version does not accept the recipe of this run: correct the "
-            "file, or use the version of matchserve that made the run"
+            "file, install the plug-in that it needs, or use the version of matchserve that made "
+            "the run"
         ) from error
 
 

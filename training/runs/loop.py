@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from training.errors import NonFiniteLoss, RunStopped
+from training.errors import NonFiniteLoss, RecipeError, RunStopped
 from training.methods import LossOutput, Pairs
 from training.runs.batches import ahead
 from training.runs.checkpoint import Checkpoints, write_tensors
@@ -108,11 +108,25 @@ def train_step(run: Run, step: int, patches: Tensor, rate: float) -> LossOutput:
         features=torch.cat([anchors, positives]),
     )
     output = state.loss(pairs)
+    _check_output(recipe.loss.name, output)
     if _descend(run, output):
         state.sampler.observe(output)
     else:
         _stop(run, step, output, selected.patches)
     return output
+
+
+def _check_output(name: str, output: object) -> None:
+    """Refuse what the loss of a plug-in must not return."""
+    if not isinstance(output, LossOutput):
+        raise RecipeError(
+            f"loss.name: {name!r} returned a {type(output).__name__}, expected a LossOutput"
+        )
+    if output.loss.ndim:
+        raise RecipeError(
+            f"loss.name: {name!r} returned a loss of shape {tuple(output.loss.shape)}, "
+            "expected one number"
+        )
 
 
 def _descend(run: Run, output: LossOutput) -> bool:
@@ -145,9 +159,10 @@ def _stop(run: Run, step: int, output: LossOutput, patches: Tensor) -> None:
     tensors = {"patches": patches, **{f"net.{k}": v for k, v in run.state.net.state_dict().items()}}
     write_tensors(path, tensors, {**run.entries, "step": step})
     value = output.loss.detach().item()
+    advice = "try a smaller optim.lr" if step else "nothing was learned yet: look at the loss"
     raise NonFiniteLoss(
         f"step {step}: the loss ({value}) or its gradient is not finite; the batch and the weights "
-        f"are in {path}; try a smaller optim.lr"
+        f"are in {path}; {advice}"
     )
 
 

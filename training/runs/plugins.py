@@ -14,9 +14,12 @@ docs/guides/plug-ins.md has an example.
 from __future__ import annotations
 
 import functools
+import hashlib
 import operator
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -43,6 +46,19 @@ def load_plugins() -> None:
             if registry.get(entry.name, loaded) is not loaded:
                 raise RecipeError(f"{_title(entry, kind)}: the name {entry.name!r} is taken")
             registry[entry.name] = loaded
+
+
+def plugin_code(names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of the code of each plug-in among the names of a recipe.
+
+    The code is the module of the entry point, or all modules of its package.
+    """
+    return {
+        entry.name: _code_digest(entry.module)
+        for kind in _REGISTRIES
+        for entry in entry_points(group=f"{GROUP}.{kind}")
+        if entry.name in names
+    }
 
 
 def union_of(registry: Mapping[str, Method[Any] | SamplerEntry[Any]]) -> Any:
@@ -83,6 +99,16 @@ def _load(entry: EntryPoint, kind: str) -> Any:
             f'name: Literal["{entry.name}"] = "{entry.name}"'
         )
     return loaded
+
+
+def _code_digest(module: str) -> str:
+    package = sys.modules[module.partition(".")[0]]
+    file = Path(package.__file__ or "")
+    files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def _title(entry: EntryPoint, kind: str) -> str:

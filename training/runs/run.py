@@ -19,6 +19,7 @@ from matchserve.types import UInt8
 from training.data.store.reader import PatchStore, spec_to_json
 from training.errors import CheckpointError, RecipeError
 from training.methods import METHODS, SAMPLERS
+from training.methods.contract import PairLoss
 from training.networks import build_network
 from training.runs.batches import Batches, split_batch
 from training.runs.checkpoint import (
@@ -36,6 +37,7 @@ from training.runs.directory import (
     find_start,
     read_recipe,
 )
+from training.runs.plugins import plugin_code
 from training.runs.precision import LossScale, amp_type
 from training.runs.recipe import Recipe, identity
 from training.runs.schedule import build_optimizer
@@ -105,6 +107,7 @@ def open_run(run_dir: Path) -> Run:
         "recipe_id": recipe.recipe_id,
         "patch_spec": spec_to_json(train_stores[0].spec),
         "training_data": [{"made_by": s.made_by, "digest": s.digest} for s in train_stores],
+        "plugins": plugin_code({recipe.loss.name, recipe.sampler.name, recipe.network.name}),
     }
     notes = _restore(run_dir, entries, state, train_stores)
     if recipe.init_from and not state.step:
@@ -168,8 +171,7 @@ def build_state(recipe: Recipe, patch_size: int, device: torch.device) -> TrainS
     net = build_network(recipe.network, patch_size)
     layout = torch.channels_last if recipe.run.channels_last else torch.contiguous_format
     net = net.to(device, memory_format=layout)  # type: ignore[call-overload]
-    method = METHODS[recipe.loss.name]
-    loss = method.build(recipe.loss, recipe.network.head, recipe.run.batch)
+    loss = _build_loss(recipe)
     sampler = SAMPLERS[recipe.sampler.name].build(recipe.sampler)
     loss.to(device)
     sampler.to(device)
@@ -178,6 +180,16 @@ def build_state(recipe: Recipe, patch_size: int, device: torch.device) -> TrainS
         scale = LossScale().to(device)
     optimizer = build_optimizer(recipe.optim, net.parameters())
     return TrainState(0, net, optimizer, loss, sampler, scale)
+
+
+def _build_loss(recipe: Recipe) -> PairLoss:
+    try:
+        return METHODS[recipe.loss.name].build(recipe.loss, recipe.network.head, recipe.run.batch)
+    except TypeError as error:
+        raise RecipeError(
+            f"loss.name: {recipe.loss.name!r} cannot be built from its options, the head and the "
+            f"number of pairs: {error}"
+        ) from error
 
 
 def build_batches(recipe: Recipe, stores: list[PatchStore], candidates: int) -> Batches:
@@ -255,6 +267,7 @@ def _restore(
             f"{entries['recipe_id']}; restore the file, or train the changed recipe in a new run"
         )
     _refuse_other_data(run_dir, stored.entries.get("training_data", []), stores)
+    _refuse_other_code(run_dir, stored.entries.get("plugins", {}), entries["plugins"])
     try:
         state.restore(stored.tensors, int(stored.entries["step"]))
     except CheckpointError as error:
@@ -272,6 +285,15 @@ def _refuse_other_data(
             raise CheckpointError(
                 f"{store.path}: not the patches that {run_dir} was trained on so far: digest "
                 f"{store.digest[:12]}, in the checkpoint {str(before['digest'])[:12]}"
+            )
+
+
+def _refuse_other_code(run_dir: Path, before: dict[str, str], now: dict[str, str]) -> None:
+    for name, digest in before.items():
+        if now.get(name) != digest:
+            raise CheckpointError(
+                f"{run_dir}: the code of the plug-in {name!r} has changed since this run began; "
+                "train the new code in another folder with --out, or delete this run"
             )
 
 

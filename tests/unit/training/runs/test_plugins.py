@@ -4,13 +4,19 @@ import os
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from training.errors import RecipeError
-from training.runs import plugins
+from tests.unit.training.tiny_runs import new_run
+from training.errors import CheckpointError, RecipeError
+from training.methods import METHODS, LossOutput, Pairs
+from training.runs import loop, plugins
 from training.runs.plugins import load_plugins
+from training.runs.run import open_run
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "examples" / "plugin"
@@ -45,25 +51,74 @@ def install(site: Path, module: str, entries: dict[str, dict[str, str]]) -> None
     (site / "cosine_margin.py").write_text(module)
 
 
-def test_the_example_package_trains(tmp_path: Path) -> None:
+def install_example(folder: Path, module: str) -> None:
     entries = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
-    install(tmp_path / "site", (EXAMPLE / "cosine_margin.py").read_text(), entries)
-    (tmp_path / "mine.toml").write_text(RECIPE)
-    paths = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
+    install(folder / "site", module, entries)
+    (folder / "mine.toml").write_text(RECIPE)
+
+
+def train(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Train `mine.toml` in a process that finds the package."""
+    paths = os.pathsep.join([str(folder / "site"), str(ROOT)])
     command = [sys.executable, "-m", "training", "train", "mine.toml", "--out", "runs"]
-    done = subprocess.run(
+    return subprocess.run(
         command,
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_the_example_package_trains_and_changed_code_does_not_resume(tmp_path: Path) -> None:
+    code = (EXAMPLE / "cosine_margin.py").read_text()
+    install_example(tmp_path, code)
+    done = train(tmp_path)
     assert done.returncode == 0, done.stderr
     run_dir = tmp_path / done.stdout.strip()
     assert (run_dir / "finished").exists()
     table = tomllib.loads((run_dir / "recipe.toml").read_text())
     assert table["loss"] == {"name": "cosine_margin", "margin": 0.4}
+    assert train(tmp_path).returncode == 0
+    (tmp_path / "site" / "cosine_margin.py").write_text(code + "\n# another formula\n")
+    changed = train(tmp_path)
+    assert changed.returncode == CheckpointError.exit_code
+    assert "the code of the plug-in 'cosine_margin' has changed" in changed.stderr
+
+
+class Wrong(nn.Module):
+    """Returns what a loss must not return."""
+
+    def __init__(self, output: object) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, pairs: Pairs) -> object:
+        return self.output
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (torch.zeros(()), "'hardnet' returned a Tensor, expected a LossOutput"),
+        (LossOutput(torch.zeros(3), torch.zeros(3), torch.zeros(3)), r"of shape \(3,\)"),
+    ],
+)
+def test_a_wrong_output_of_a_loss_is_named(tmp_path: Path, output: object, message: str) -> None:
+    run = open_run(new_run(tmp_path))
+    run.state.loss = Wrong(output)
+    with pytest.raises(RecipeError, match=message):
+        loop.train(run.directory, run)
+
+
+def test_a_loss_that_cannot_be_built_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = replace(METHODS["hardnet"], build=lambda: None)  # type: ignore[misc, arg-type]
+    monkeypatch.setitem(METHODS, "hardnet", method)
+    with pytest.raises(RecipeError, match=r"'hardnet' cannot be built from its options"):
+        open_run(new_run(tmp_path))
 
 
 @pytest.mark.parametrize(
