@@ -89,6 +89,7 @@ def verify_attempt(attempt: Attempt, options: Options, call: Call) -> Verificati
             replace(options.verify, fast=True) if options.fast else options.verify,
             # Raw matches are verified as they always were, by uniform samples.
             confidence if options.judge.min_confidence > 0 else None,
+            attempt.judged.putative,
         )
 
 

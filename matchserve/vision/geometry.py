@@ -85,11 +85,13 @@ def verify(
     sizes: tuple[tuple[int, int], tuple[int, int]],
     options: VerifyOptions | None = None,
     confidence: Float32 | None = None,
+    candidates: int = 0,
 ) -> Verification:
     """Fit a geometry to matched points, (M, 2) each, robustly and repeatably.
 
     With the confidence (M,) of the matches, samples are drawn among the most confident first.
-    Too few, coincident or collinear points give no matrix and no inliers; they are no error.
+    `candidates` is the number of matches from which these were chosen by their confidence. Too
+    few, coincident or collinear points give no matrix and no inliers; they are no error.
     """
     options = options or VerifyOptions()
     if options.kind == "none":
@@ -103,8 +105,10 @@ def verify(
         return replace(pose, cameras=(str(cameras[0]), str(cameras[1])))
     points = _Points.of(points0, points1, confidence)
     if options.kind != "auto" and options.kind in POINT_MAPS:
-        return _fitted(points, options.kind, options, sizes)
-    return _epipolar(points, options, sizes)
+        fit = _fitted(points, options.kind, options, sizes)
+        return _among(candidates, fit, points, options, sizes)
+    found = _epipolar(points, options, sizes)
+    return _among(candidates, found, points, options, sizes)
 
 
 def known_cameras(options: VerifyOptions) -> tuple[Camera, Camera]:
@@ -150,6 +154,27 @@ def _plane(
     return min(
         (_fitted(points, kind, options, sizes) for kind in kinds), key=lambda fit: fit.log_nfa
     )
+
+
+def _among(
+    candidates: int,
+    fit: Verification,
+    points: _Points,
+    options: VerifyOptions,
+    sizes: tuple[tuple[int, int], tuple[int, int]],
+) -> Verification:
+    """Judge a similarity or an affine map by chance among all candidates.
+
+    A confident match has neighbours that agree with it on a similarity, also in unrelated images:
+    of matches that were chosen so, a few always agree. Calibrations are fitted without this.
+    """
+    if fit.matrix is None or fit.kind not in SAMPLE_SIZE or candidates <= len(points.p0):
+        return fit
+    kept = fit.inliers[points.rows]
+    agreeing = _count_positions(points.p0[kept], points.p1[kept])
+    chance = _chance(fit.kind, options.threshold_px, sizes[1])
+    log_nfa = log_false_alarms(candidates, agreeing, _SAMPLE[fit.kind], chance)
+    return replace(fit, log_nfa=log_nfa, confidence=1.0 - math.exp(log_nfa))
 
 
 def _has_depth(

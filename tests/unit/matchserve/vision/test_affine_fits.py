@@ -9,7 +9,7 @@ import pytest
 from matchserve.types import Float64, VerifyKind
 from matchserve.vision.affine_fits import draw_samples, fit_affine
 from matchserve.vision.estimators import MAX_ITERATIONS, FitOptions
-from matchserve.vision.geometry import VerifyOptions, verify
+from matchserve.vision.geometry import VerifyChoice, VerifyOptions, verify
 
 SIZES = ((600, 500), (600, 500))
 SIMILARITY = np.array([[0.5, -0.6, 210.0], [0.6, 0.5, 40.0], [0.0, 0.0, 1.0]])
@@ -146,3 +146,18 @@ def test_auto_chooses_what_chance_explains_least(
     assert found.kind == kind
     assert found.reason.startswith(kind)
     assert found.inliers[:right].mean() > 0.95
+
+
+@pytest.mark.parametrize("kind", ["similarity", "auto"])
+def test_matches_that_were_chosen_from_many_are_weaker_evidence(kind: VerifyChoice) -> None:
+    """Six of ten that agree are no chance; six of a thousand, chosen for agreeing, may be."""
+    first, second = matches(SIMILARITY, 6, 4)
+    confidence = np.ones(len(first), np.float32)
+    alone, chosen = (
+        verify(first, second, SIZES, VerifyOptions(kind), confidence, candidates)
+        for candidates in (0, 1000)
+    )
+    assert alone.kind == chosen.kind == "similarity"
+    np.testing.assert_array_equal(alone.inliers, chosen.inliers)
+    assert alone.confidence > 0.999
+    assert chosen.confidence < 0.5
