@@ -159,11 +159,12 @@ IMAGES: dict[str, Callable[[], bytes]] = {
 
 @dataclass(frozen=True)
 class Body:
-    """A request: path, content type and bytes."""
+    """A request: path, content type, bytes and method."""
 
     path: str
     content_type: str
     make: Callable[[], bytes]
+    method: str = "POST"
 
 
 def filled(head: bytes, item: bytes, tail: bytes, size: int) -> bytes:
@@ -243,6 +244,11 @@ def zeros_npz() -> bytes:
     return buffer.getvalue()
 
 
+@cache
+def good_png() -> bytes:
+    return hostile.saved(Pillow.fromarray(generate((160, 120), seed=1)), "PNG")
+
+
 def image_bodies(good: bytes) -> dict[str, Body]:
     """Each image of the corpus beside a good one, as a form and as base64."""
     bodies = {}
@@ -263,8 +269,7 @@ def image_bodies(good: bytes) -> dict[str, Body]:
 
 def all_bodies() -> dict[str, Body]:
     """Return every hostile request of this module."""
-    good = hostile.saved(Pillow.fromarray(generate((160, 120), seed=1)), "PNG")
-    return {**BODIES, **image_bodies(good)}
+    return {**BODIES, **image_bodies(good_png())}
 
 
 if __name__ == "__main__":

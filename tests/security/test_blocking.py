@@ -13,13 +13,16 @@ from matchserve.api.requests import DECODE_BYTES_PER_PIXEL
 from matchserve.limits import SERVICE_LIMITS
 from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
 from tests.patience import allowed_s, is_exact
-from tests.security.corpus import FORM, Body, all_bodies, form
+from tests.security.corpus import FORM, Body, all_bodies, form, good_png
+from tests.security.corpus_routes import COLLECTION, route_bodies
 from tests.security.watch import Watch
 from tests.server_process import ServerProcess, running_server
 
 MAX_BLOCKED_S = 0.1
-# On a machine that is busy with other work, every upload delays /healthz.
+# On a machine that is busy with other work, every upload delays /healthz, some by this much. The
+# bodies that were found first stopped it for 13 s to 280 s.
 MAX_RATIO = 2.0
+BUSY_S = 0.5
 MAX_GROWTH = 300_000_000
 ATTEMPTS = 3
 
@@ -30,14 +33,21 @@ FAST = {
     "fill-4MB.jpg",
     "chunks.png",
     "scans.jpg",
+    "batch: pairs",
+    "stored: archive of many members",
+    "upload: chunks.png",
 }
-BODIES = all_bodies()
+BODIES = {**all_bodies(), **route_bodies(good_png())}
 
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder: Path = tmp_path_factory.mktemp("blocking")
-    with running_server(folder, default_model="rootsift", cache_bytes=0) as server:
+    with running_server(
+        folder, default_model="rootsift", cache_bytes=0, data_dir=folder / "data"
+    ) as server:
+        made = httpx.put(f"{server.url}/v1/collections/{COLLECTION}", timeout=60)
+        assert made.status_code == 201
         yield server
 
 
@@ -76,8 +86,11 @@ def test_a_hostile_body_neither_blocks_nor_takes_memory(
     for attempt in range(ATTEMPTS):
         watch = Watch(attacked)
         with watch:
-            answer = httpx.post(
-                f"{attacked.url}{body.path}", content=content, headers=headers, timeout=120
+            answer = httpx.request(
+                *(body.method, f"{attacked.url}{body.path}"),
+                content=content,
+                headers=headers,
+                timeout=120,
             )
         assert answer.status_code < 500 or answer.status_code == 504, answer.text
         is_accepted = answer.status_code in (200, 504)
@@ -90,7 +103,7 @@ def test_a_hostile_body_neither_blocks_nor_takes_memory(
         if watch.health_s <= MAX_BLOCKED_S:
             return
         ordinary = 0.0 if is_exact() else ordinary_s(attacked)
-        if watch.health_s <= allowed_s(MAX_BLOCKED_S, ordinary, MAX_RATIO):
+        if watch.health_s <= allowed_s(MAX_BLOCKED_S, max(ordinary, BUSY_S), MAX_RATIO):
             return
         assert attempt < ATTEMPTS - 1, (
             f"/healthz took {watch.health_s:.3f} s, during an ordinary upload {ordinary:.3f} s"
