@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -22,13 +22,15 @@ from matchserve.vision.selection import (
     is_best_nearby,
     repeatability_scores,
 )
+from matchserve.vision.tiles import keypoint_rows
 
 # A keypoint is dropped as flat if the standard deviation around it, in grey levels, is below this;
 # it is measured in a square of this side, in sigmas (the support of SIFT).
 FLAT_STD = 2.0
 FLAT_SIDE_SIGMA = 12.0
 
-# Memory of the DoG scale space, measured on images of 2 to 48 megapixels.
+# Memory of the DoG scale space, measured on images of 2 to 48 megapixels searched as a whole. An
+# image that is searched in tiles takes less.
 DETECT_BYTES_PER_PIXEL = 240
 
 _SIFT_SIGMA = 1.6
@@ -202,7 +204,7 @@ def _dog(grey: UInt8, contrast_threshold: float, options: DetectOptions) -> Floa
         edgeThreshold=options.edge_threshold,
         enable_precise_upscale=True,
     )
-    rows = _as_rows(detector.detect(grey))
+    rows = keypoint_rows(grey, detector.detect)
     if options.upright:
         rows[:, 3] = 0.0
         rows = np.unique(rows, axis=0)
@@ -226,12 +228,6 @@ def _one_orientation(rows: Float64) -> Float64:
     gap = (rows[:, 3] - rows[before, 3]) % (2 * np.pi)
     order = np.lexsort((-gap, group))
     return np.asarray(rows[order[start]])
-
-
-def _as_rows(keypoints: Sequence[cv2.KeyPoint]) -> Float64:
-    """Convert OpenCV keypoints to rows of x, y, sigma, angle in radians, response."""
-    rows = [(*k.pt, 0.5 * k.size, math.radians(k.angle), k.response) for k in keypoints]
-    return np.array(rows, np.float64).reshape(-1, 5)
 
 
 def _is_textured(grey: UInt8, rows: Float64) -> Bool:

@@ -38,6 +38,7 @@ ExifPolicy = Literal["apply", "ignore"]
 
 # Of the eight orientations only the two quarter turns are not their own inverse.
 _INVERSE_TURN = {6: 8, 8: 6}
+_BAND_PIXELS = 1 << 20
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -218,16 +219,34 @@ def _check_sums(data: Encoded, picture: ImageFile.ImageFile) -> None:
 
 def _to_grey(picture: ImageFile.ImageFile) -> UInt8:
     """Decode the pixels as 8-bit grey, whatever their mode."""
-    if picture.mode in _SIXTEEN_BIT_MODES:
-        return upper_eight_bits(np.asarray(picture).astype(np.int64).clip(0, None))
     if picture.mode in ("F", "LAB", "HSV"):
         raise UnsupportedFormat(f"pixels of mode {picture.mode} are not read; send grey or RGB")
     # The Y channel of a JPEG is its BT.601 grey: no colour conversion needed.
     if _format(picture) == "JPEG" and picture.mode == "RGB":
         picture.draft("L", picture.size)
-    if picture.has_transparency_data:
-        return np.array(_on_white(picture.convert("RGBA")).convert("L"), np.uint8)
-    return np.array(picture.convert("L"), np.uint8)
+    picture.load()  # the size of a TIFF may change here
+    grey = np.empty((picture.height, picture.width), np.uint8)
+    if picture.mode in _SIXTEEN_BIT_MODES:
+        highest = max(int(_sixteen_bits(band).max(initial=0)) for _, band in _bands(picture))
+        for top, band in _bands(picture):
+            grey[top : top + band.height] = upper_eight_bits(_sixteen_bits(band), highest)
+        return grey
+    is_transparent = picture.has_transparency_data
+    for top, band in _bands(picture):
+        opaque = _on_white(band.convert("RGBA")) if is_transparent else band
+        grey[top : top + band.height] = np.asarray(opaque.convert("L"))
+    return grey
+
+
+def _bands(picture: Pillow.Image) -> Iterator[tuple[int, Pillow.Image]]:
+    """Cut a picture into bands of rows: a conversion of the whole would need several copies."""
+    rows = max(1, _BAND_PIXELS // picture.width)
+    for top in range(0, picture.height, rows):
+        yield top, picture.crop((0, top, picture.width, min(picture.height, top + rows)))
+
+
+def _sixteen_bits(band: Pillow.Image) -> NDArray[np.int64]:
+    return np.asarray(band).astype(np.int64).clip(0, None)
 
 
 def _to_colour(picture: ImageFile.ImageFile, max_side: int) -> UInt8:
@@ -238,10 +257,13 @@ def _to_colour(picture: ImageFile.ImageFile, max_side: int) -> UInt8:
     return np.array(_on_white(picture.convert("RGBA")), np.uint8)
 
 
-def upper_eight_bits(array: NDArray[Any]) -> UInt8:
-    """Eight bits from the highest one in use: many cameras put ten or twelve into sixteen."""
-    unused = max(0, int(array.max(initial=0)).bit_length() - 8)
-    return (array >> unused).astype(np.uint8)
+def upper_eight_bits(array: NDArray[Any], highest: int | None = None) -> UInt8:
+    """Eight bits from the highest one in use: many cameras put ten or twelve into sixteen.
+
+    `highest` is the largest value of the whole image if `array` is a part of it.
+    """
+    highest = int(array.max(initial=0)) if highest is None else highest
+    return (array >> max(0, highest.bit_length() - 8)).astype(np.uint8)
 
 
 def _on_white(picture: Pillow.Image) -> Pillow.Image:

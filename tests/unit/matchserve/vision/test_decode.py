@@ -24,6 +24,7 @@ from matchserve.errors import (
 )
 from matchserve.limits import Limits
 from matchserve.types import UInt8
+from matchserve.vision import pixels
 from matchserve.vision.decode import decode, decode_colour, from_array, read_size
 from tests.conftest import encoded
 
@@ -101,6 +102,25 @@ def test_twelve_bits_in_sixteen_keep_their_grey_levels(pattern: UInt8) -> None:
     twelve[0, 0] = 4095
     for grey in (decode(encoded(twelve)).grey, from_array(twelve).grey):
         np.testing.assert_array_equal(grey[1:], pattern[1:])
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1", "CMYK", "I;16"])
+def test_bands_are_converted_as_the_whole_is(
+    photograph: UInt8, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mode == "I;16":
+        # The highest value, which decides the shift, is in the first band only.
+        deep = photograph[..., 0].astype(np.uint16) * 8
+        deep[0, 0] = 4095
+        picture = Pillow.fromarray(deep)
+    else:
+        picture = Pillow.fromarray(photograph).convert(mode)
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG" if mode == "CMYK" else "PNG")
+    data = buffer.getvalue()
+    whole = decode(data).grey
+    monkeypatch.setattr(pixels, "_BAND_PIXELS", 7 * picture.width)
+    np.testing.assert_array_equal(decode(data).grey, whole)
 
 
 def test_a_jpeg_with_a_second_picture_is_a_jpeg(pattern: UInt8) -> None:
