@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from matchserve import defaults
+from matchserve.options import parse_views
 from matchserve.vision.selection import Selection
 from training.errors import DataError
 from training.evaluation.protocol import (
@@ -120,6 +122,13 @@ def evaluate(
             "given (homography, pose, wide)."
         ),
     ] = None,
+    views: Annotated[
+        str,
+        typer.Option(
+            help="Number of pairs of synthetic views that the default pipeline matches, or auto "
+            "(homography, pose, wide)."
+        ),
+    ] = str(defaults.VIEWS),
     cache: Annotated[Path, typer.Option(help="Folder to cache predictions in.")] = DEFAULT_CACHE,
 ) -> None:
     """Measure models on a benchmark; sift and rootsift are always measured too."""
@@ -137,6 +146,7 @@ def evaluate(
         threads=threads,
         pipeline=pipeline,
         selection=selection,
+        views=parse_views(views),
         cache=cache,
     )
     options = replace(options, workspace=cache / "work")

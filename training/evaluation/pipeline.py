@@ -93,14 +93,16 @@ def raw_name(model: str) -> str:
 def pipeline_protocol(options: Options, raw_estimator: str) -> dict[str, str]:
     """Name the matcher and the estimator of the protocol's pipeline."""
     chosen = {} if options.selection is None else {"selection": options.selection}
+    views = {} if options.views == 1 else {"views": str(options.views)}
     raw = {"matcher": "mutual nearest neighbour", "estimator": raw_estimator, **chosen}
     default = {
         **chosen,
+        **views,
         "matcher": f"default pipeline, confidence at least {defaults.MIN_CONFIDENCE:g}, refined",
         "estimator": "PoseLib, progressive sampling by confidence",
     }
     if options.pipeline == "both":
-        return {key: f"{default[key]}; raw: {raw[key]}" for key in raw}
+        return {key: f"{default[key]}; raw: {raw[key]}" for key in raw} | views
     return raw if options.pipeline == "raw" else default
 
 
@@ -135,7 +137,11 @@ def matcher_options(options: Options) -> MatcherOptions:
             selection=options.selection or DEFAULT_OPTIONS.detect.selection,
         ),
         match=MatchOptions(ratio=options.ratio),
-        verify=replace(DEFAULT_OPTIONS.verify, kind="none"),
+        # The search for views ends when the geometry is sure; otherwise benchmarks fit their own.
+        verify=replace(
+            DEFAULT_OPTIONS.verify, kind="none" if options.views == 1 else defaults.VERIFY
+        ),
+        views=options.views,
         max_side=0,
     )
 

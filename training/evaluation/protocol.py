@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from matchserve import defaults
 from matchserve.models.card import ModelCard
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.handcrafted import NAMES as HANDCRAFTED
 from matchserve.models.registry import load_descriptor
+from matchserve.options import Views
 from matchserve.vision.selection import Selection
 from training.errors import DataError
 
@@ -29,7 +31,8 @@ class Options:
     `split` is that of HPatches. `pipeline` is "raw" for all mutual nearest neighbours,
     "default" for what the service returns by default, or "both", beside OpenCV's SIFT.
     `selection` chooses keypoints in another way than the pipeline does, and keeps one keypoint for
-    each position. `cache` holds predictions, `workspace` temporary files.
+    each position. `views` is the number of pairs of synthetic views that the default pipeline
+    matches, or "auto". `cache` holds predictions, `workspace` temporary files.
     """
 
     max_keypoints: int = 2048
@@ -42,6 +45,7 @@ class Options:
     threads: int | None = None
     pipeline: Pipeline = "raw"
     selection: Selection | None = None
+    views: Views = defaults.VIEWS
     cache: Path = DEFAULT_CACHE
     workspace: Path = field(default_factory=lambda: Path("runs/evaluation"))
 

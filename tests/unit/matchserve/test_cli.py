@@ -135,7 +135,7 @@ def test_bench_prints_ratios(files: tuple[Path, Path]) -> None:
         (["match", "{a}", "{a}", "--ratio", "7"], 2, b"ratio is 7.0"),
         (["match", "{a}", "{a}", "--max-keypoints", "0"], 2, b"at least 1"),
         (["match", "{a}", "{a}", "--verify", "pose"], 2, b"cameras of both"),
-        (["match", "{a}", "{a}", "--verify", "affine"], 2, b"--verify"),
+        (["match", "{a}", "{a}", "--verify", "projective"], 2, b"--verify"),
         (
             ["match", "{a}", "{a}", "--verify", "pose", "--camera0", "1,2", "--camera1", "1"],
             2,

@@ -55,8 +55,8 @@ def test_localisation_is_unbiased_also_after_rotation(quarter_turns: int) -> Non
 
 def test_exactly_the_strongest_in_one_order(grey_photograph: UInt8) -> None:
     image = from_array(grey_photograph)
-    everything = detect(image, DetectOptions(max_keypoints=100_000))
-    some = detect(image, DetectOptions(max_keypoints=500))
+    everything = detect(image, DetectOptions(max_keypoints=100_000, selection="contrast"))
+    some = detect(image, DetectOptions(max_keypoints=500, selection="contrast"))
     assert len(everything) > 1000
     assert len(some) == 500
     np.testing.assert_array_equal(some.xy, everything.xy[:500])
@@ -76,7 +76,7 @@ def test_a_raised_threshold_loses_no_strong_keypoint(
     elif textured == "between them":
         image[in_band] *= 0.05
     grey = np.clip(image + 128, 0, 255).astype(np.uint8)
-    options = DetectOptions(max_keypoints=1000, upright=upright)
+    options = DetectOptions(max_keypoints=1000, upright=upright, selection="contrast")
     thresholds = []
     dog = module._dog
 

@@ -32,13 +32,13 @@ def test_a_concave_polygon_is_ignored_by_the_even_odd_rule() -> None:
 
 def test_keypoints_are_found_outside_of_the_mask_only(image: Image) -> None:
     """The strongest of what is left, not what is left of the strongest."""
-    options = DetectOptions(max_keypoints=100)
+    options = DetectOptions(max_keypoints=100, selection="contrast")
     mask = Mask(parse_shapes([[0, 0, 800, 300]]))
     masked, free = detect(image, options, mask), detect(image, options)
     assert (free.xy[:, 1] < 300).any()
     assert (masked.xy[:, 1] >= 300).all()
     assert len(masked) == 100
-    everything = detect(image, DetectOptions(max_keypoints=20_000))
+    everything = detect(image, DetectOptions(max_keypoints=20_000, selection="contrast"))
     below = everything[everything.xy[:, 1] >= 300][:100]
     np.testing.assert_array_equal(masked.xy, below.xy)
 
