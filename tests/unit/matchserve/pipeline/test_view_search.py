@@ -15,6 +15,7 @@ from matchserve.limits import MAX_VIEWS
 from matchserve.matcher import Matcher
 from matchserve.options import Options, parse_views
 from matchserve.pipeline import view_search
+from matchserve.pipeline.attempts import Attempt
 from matchserve.pipeline.inputs import ImageInput
 from matchserve.types import MatchResult, UInt8
 from matchserve.vision.geometry import VerifyOptions
@@ -46,6 +47,32 @@ def view(photo: UInt8) -> TiltedView:
 def error_of(result: MatchResult, photo: UInt8, view: TiltedView) -> float:
     size = (photo.shape[1], photo.shape[0])
     return corner_error(result.verification.matrix, view.homography, size)
+
+
+def test_views_of_a_turned_image_have_oriented_patches(
+    matcher: Matcher, photo: UInt8, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever orientation finds more by chance in the images as sent."""
+    turned_too = tilted(photo, 76, axis_deg=20, turn_deg=90)
+    attempt = Matcher._attempt
+
+    def with_more_upright(*args: Any) -> Attempt:
+        found = attempt(*args)
+        rows, judged = np.arange(10), found.judged
+        confidence = np.full(10, 0.2 if found.orientation == "oriented" else 0.5, np.float32)
+        assert judged.refined is not None
+        few = replace(
+            judged,
+            matches=replace(judged.matches[rows], confidence=confidence),
+            refined=judged.refined[rows],
+            returned=judged.returned[rows],
+        )
+        return replace(found, judged=few)
+
+    monkeypatch.setattr(Matcher, "_attempt", with_more_upright)
+    found = matcher.match(photo, turned_too.grey, AUTO)
+    assert found.orientation == "oriented"
+    assert error_of(found, photo, turned_too) < 5
 
 
 def test_views_solve_what_the_images_alone_do_not(

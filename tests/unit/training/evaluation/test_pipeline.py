@@ -22,5 +22,5 @@ def test_a_search_for_views_ends_by_the_geometry_of_the_service() -> None:
 def test_the_protocol_names_the_views_if_there_are_any() -> None:
     assert "views" not in pipeline_protocol(Options(pipeline="default"), "estimator")
     for pipeline in ("default", "both"):
-        options = Options(pipeline=pipeline, views="auto")  # type: ignore[arg-type]
+        options = Options(pipeline=pipeline, views="auto")
         assert pipeline_protocol(options, "estimator")["views"] == "auto"
