@@ -16,6 +16,10 @@ COLMAP_HINT = "pip install -e '.[cpu,colmap]' -c constraints.txt"
 """How to install what reconstructs scenes and writes HDF5 files."""
 
 
+LARGE_HINT = "pip install -e '.[cpu,large]' -c constraints.txt"
+"""How to install what reads images of any size."""
+
+
 @functools.cache
 def import_faiss() -> Any:
     """Import FAISS, which comes with the extra `[cpu]` or `[gpu]`.
@@ -46,6 +50,22 @@ def import_pycolmap() -> Any:
     except ImportError as error:
         raise ProviderUnavailable(f"pycolmap is not installed; run: {COLMAP_HINT}") from error
     return pycolmap
+
+
+@functools.cache
+def import_pyvips() -> Any:
+    """Import pyvips, which comes with the extra `[large]`.
+
+    Raises:
+        ProviderUnavailable: pyvips is not installed.
+    """
+    try:
+        import pyvips
+    except (ImportError, OSError) as error:  # OSError: libvips itself is absent
+        raise ProviderUnavailable(f"pyvips is not installed; run: {LARGE_HINT}") from error
+    # It would keep decoded regions of earlier operations, which are never asked for again.
+    pyvips.cache_set_max(0)
+    return pyvips
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from matchserve import defaults
-from matchserve.cli.extras import IgnoredShapes, MaskFile, PointsFile, extras
+from matchserve.cli.extras import IgnoredShapes, MaskFile, PointsFile, extras, refuse_with_tiles
 from matchserve.cli.images import (
     limits_of,
     named_errors,
@@ -25,11 +25,13 @@ from matchserve.cli.options import (
     ModelsDir,
     ProviderOption,
     Server,
+    Tiles,
     Upright,
 )
 from matchserve.cli.output import STANDARD_OUTPUT, say, write
 from matchserve.encoding import features_npz
 from matchserve.errors import InvalidParameter
+from matchserve.large import describe_large
 from matchserve.limits import LIBRARY_LIMITS
 from matchserve.matcher import Matcher, Options
 from matchserve.types import Features
@@ -62,14 +64,17 @@ def describe(
     max_side: MaxSide = defaults.MAX_SIDE,
     max_pixels: MaxPixels = LIBRARY_LIMITS.max_pixels,
     exif: Exif = "apply",
+    tiles: Tiles = False,
     models_dir: ModelsDir = None,
     provider: ProviderOption = "auto",
     server: Server = None,
 ) -> None:
     """Write the keypoints and descriptors of an image."""
     _check_output(output)
-    data = read_image_file(image)
     given = extras("image", mask, ignore, keypoints)
+    if tiles:
+        refuse_with_tiles(server, given)
+    data = b"" if tiles else read_image_file(image)
     if server is not None:
         from matchserve.client import Client  # httpx is not needed otherwise
 
@@ -95,8 +100,11 @@ def describe(
             provider=provider,
             limits=limits_of(max_pixels),
         )
-        with named_errors(matcher, [("image", image, data)], options):
-            features = matcher.features(given.input(data, matcher), options)
+        if tiles:
+            features = describe_large(matcher, image, options)
+        else:
+            with named_errors(matcher, [("image", image, data)], options):
+                features = matcher.features(given.input(data, matcher), options)
     _write(output, image.name, features)
     name = "standard output" if output == STANDARD_OUTPUT else output
     say(escape(f"{len(features)} keypoints described by {features.model} in {name}"))

@@ -122,3 +122,15 @@ def _corners(numbers: list[float]) -> list[Any]:
     if len(numbers) == 4:
         return numbers
     return [numbers[i : i + 2] for i in range(0, len(numbers), 2)]
+
+
+def refuse_with_tiles(server: str | None, *given: Extras) -> None:
+    """Check that nothing is given that large images cannot be described with.
+
+    Raises:
+        InvalidParameter: there is a server, a mask, an ignored shape or a file of keypoints.
+    """
+    if server is not None:
+        raise InvalidParameter("--tiles works on this machine, not with --server")
+    if any(one.mask is not None or one.ignore or one.points is not None for one in given):
+        raise InvalidParameter("--tiles finds its own keypoints, without masks and given keypoints")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from matchserve import defaults
-from matchserve.cli.extras import IgnoredShapes, MaskFile, PointsFile, extras
+from matchserve.cli.extras import IgnoredShapes, MaskFile, PointsFile, extras, refuse_with_tiles
 from matchserve.cli.images import (
     limits_of,
     named_errors,
@@ -30,6 +30,7 @@ from matchserve.cli.options import (
     ProviderOption,
     SelectionOption,
     Server,
+    Tiles,
     Upright,
     ViewsOption,
 )
@@ -43,6 +44,7 @@ from matchserve.cli.output import (
 )
 from matchserve.drawing import draw_matches, png_bytes
 from matchserve.encoding import result_fields, result_npz
+from matchserve.large import match_large, thumbnail
 from matchserve.limits import LIBRARY_LIMITS, Limits
 from matchserve.matcher import Matcher, Options
 from matchserve.options import parse_views, verify_options
@@ -131,6 +133,7 @@ def match(
     max_side: MaxSide = defaults.MAX_SIDE,
     max_pixels: MaxPixels = LIBRARY_LIMITS.max_pixels,
     exif: Exif = "apply",
+    tiles: Tiles = False,
     details: Annotated[
         bool,
         typer.Option(help="Write the scale, orientation and score of each keypoint as well."),
@@ -148,6 +151,8 @@ def match(
     check_outputs((json, npz, draw), picture=draw)
     extras0 = extras("image0", mask0, ignore0, keypoints0)
     extras1 = extras("image1", mask1, ignore1, keypoints1)
+    if tiles:
+        refuse_with_tiles(server, extras0, extras1)
     if server is not None:
         fields = {
             **({"model": model} if model is not None else {}),  # otherwise the server's default
@@ -177,22 +182,29 @@ def match(
         verify=verify_options(verify, threshold_px, camera, camera0, camera1),
         exif=exif,
     )
-    data0, data1 = read_image_file(image0), read_image_file(image1)
     matcher = Matcher(
         model or defaults.MODEL,
         models_dir=models_dir,
         provider=provider,
         limits=limits_of(max_pixels),
     )
-    images = (("image0", image0, data0), ("image1", image1, data1))
-    with named_errors(matcher, images, options):
-        first, second = extras0.input(data0, matcher), extras1.input(data1, matcher)
-        result = matcher.match(first, second, options)
+    data0 = data1 = b""
+    if tiles:
+        result = match_large(matcher, (image0, image1), options)
+    else:
+        data0, data1 = read_image_file(image0), read_image_file(image1)
+        images = (("image0", image0, data0), ("image1", image1, data1))
+        with named_errors(matcher, images, options):
+            first, second = extras0.input(data0, matcher), extras1.input(data1, matcher)
+            result = matcher.match(first, second, options)
     if json is not None:
         write_json(json, result_fields(result, details=details))
     if npz is not None:
         write(npz, result_npz(result, details=details))
-    if draw is not None:
+    if draw is not None and tiles:
+        colours = [thumbnail(image, DRAWING_SIDE) for image in (image0, image1)]
+        write(draw, png_bytes(draw_matches(colours[0], colours[1], result)))
+    elif draw is not None:
         write(draw, _drawn((data0, data1), result, exif, matcher.limits))
     print_summary(result, matcher.descriptor.provider)
 

@@ -47,6 +47,15 @@ MaxPixels = Annotated[
         min=1,
     ),
 ]
+Tiles = Annotated[
+    bool,
+    typer.Option(
+        "--tiles",
+        help="Describe images of any size at full resolution, in windows and bounded memory, with "
+        "500 keypoints for each megapixel; --max-side, --max-keypoints and --max-pixels do not "
+        "apply. Needs pyvips.",
+    ),
+]
 Server = Annotated[
     str | None,
     typer.Option(help="Address of a running service that does the work, e.g. localhost:8000."),
