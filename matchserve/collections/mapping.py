@@ -150,7 +150,8 @@ def incremental_options(options: MapperOptions) -> Any:
 def global_options(options: MapperOptions) -> Any:
     """Return pycolmap's options of the global mapper."""
     pipeline = import_pycolmap().GlobalPipelineOptions()
-    pipeline.min_model_size = options.min_model_size
+    if hasattr(pipeline, "min_model_size"):  # before 4.1 there is one model, of any size
+        pipeline.min_model_size = options.min_model_size
     pipeline.num_threads = options.threads
     pipeline.random_seed = options.seed
     return pipeline

@@ -127,6 +127,40 @@ def test_hloc_files_hold_the_same_arrays(matched: Collection, tmp_path: Path) ->
             assert np.array_equal(np.stack([kept, matches0[kept]], axis=1), expected)
 
 
+def _read_by_hloc(path: Path, name0: str, name1: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read matches as `hloc.utils.io.get_matches` does, whose lines these are."""
+    with h5py.File(str(path), "r", libver="latest") as hfile:
+        pair = "/".join(name.replace("/", "-") for name in (name0, name1))
+        matches = hfile[pair]["matches0"].__array__()
+        scores = hfile[pair]["matching_scores0"].__array__()
+    idx = np.where(matches != -1)[0]
+    matches = np.stack([idx, matches[idx]], -1)
+    return matches, scores[idx]
+
+
+def test_more_keypoints_than_16_bits_count_survive(
+    matched: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16-bit matches overflow above 32,767 keypoints; ours are read right."""
+    name0, name1, result = next(iter(matched.results()))
+    rows = np.array([[1, 2], [3, 40_000], [39_999, 39_998]], np.int32)
+    many = replace(
+        result, rows=rows, inliers=np.ones(3, np.bool_), score=np.ones(3, np.float32),
+        confidence=None, xy1=None,
+    )  # fmt: skip
+    features = matched.features(matched.images()[0])
+    index = np.arange(41_000) % len(features)
+    large = replace(
+        features, keypoints=features.keypoints[index], descriptors=features.descriptors[index]
+    )
+    monkeypatch.setattr(Collection, "features", lambda self, row: large)
+    monkeypatch.setattr(Collection, "results", lambda self: iter([(name0, name1, many)]))
+    list(export_to(matched, "hloc", tmp_path))
+    found, scores = _read_by_hloc(tmp_path / "matches.h5", name0, name1)
+    np.testing.assert_array_equal(found, rows)
+    assert scores.tolist() == [1.0, 1.0, 1.0]
+
+
 def test_npz_files_are_those_of_describe(matched: Collection, tmp_path: Path) -> None:
     list(export_to(matched, "npz", tmp_path / "npz"))
     row = matched.images()[0]
