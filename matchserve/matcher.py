@@ -108,7 +108,9 @@ class Matcher:
         with self._pair_executor() as executor:
             run = PairRunner(executor, call)
             sources = run.both(
-                lambda source: self.describer.source(source, options, call), (image0, image1)
+                lambda source: self.describer.source(source, options, call),
+                (image0, image1),
+                is_parallel=self.describer.fit_together((image0, image1)),
             )
             best = self._best_attempt(sources, options, run)
         sizes = (best.features[0].size, best.features[1].size)
@@ -246,7 +248,11 @@ class Matcher:
             if features is None or options.judge.refine != "none"
         ]
         if len(wanted) == 2:
-            run.both(lambda source: self.describer.image(source, options, call), wanted)
+            run.both(
+                lambda source: self.describer.image(source, options, call),
+                wanted,
+                is_parallel=self.describer.fit_together([source.given for source in wanted]),
+            )
         is_parallel = fit_in_memory([s.image for s in wanted if s.image is not None])
         features = run.both(
             lambda item: (

@@ -86,6 +86,9 @@ class Settings(BaseSettings):
     """Maximum size of all request bodies that are held at the same time."""
     max_pixels: Positive = SERVICE_LIMITS.max_pixels
     """Maximum number of pixels of an image."""
+    max_decode_bytes: Positive = 210_000_000
+    """Maximum memory that decoding one image may take: WebP images up to 13 megapixels, PNG
+    images in colour up to 38, progressive JPEG images up to 25 to 40."""
     max_side: Positive = SERVICE_LIMITS.max_side
     """Maximum width and height of an image."""
     min_side: Positive = SERVICE_LIMITS.min_side

@@ -27,11 +27,12 @@ from matchserve.api.schemas import (
 )
 from matchserve.api.strict import validated
 from matchserve.encoding import features_from_fields, features_from_npz
-from matchserve.errors import InvalidParameter
+from matchserve.errors import ImageTooLarge, InvalidParameter
 from matchserve.models.card import ModelCard
 from matchserve.pipeline.view_search import kept_features
 from matchserve.settings import BYTES_PER_MEGAPIXEL, Settings
 from matchserve.types import Features
+from matchserve.vision.decode_cost import decoding_bytes
 from matchserve.vision.pixels import inspect
 
 FORMATS = ("JPEG", "PNG", "WEBP")
@@ -39,8 +40,6 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 MAX_FEATURE_BYTES = 1100
 """Memory of one described keypoint: 256 floats and its position, scale, angle and score."""
 MAX_DESCRIPTOR_BYTES = 1 << 26
-DECODE_BYTES_PER_PIXEL = {"JPEG": 8, "PNG": 20, "WEBP": 28}
-"""Memory that decoding takes, measured: RGBA and 16-bit PNG, CMYK and progressive JPEG."""
 
 Fields = TypeVar("Fields", bound=DetectFields)
 CardOf = Callable[[str], ModelCard]
@@ -300,17 +299,33 @@ def check_limits(fields: DetectFields, settings: Settings) -> None:
 
 
 def image_megapixels(image: bytes, fields: DetectFields, settings: Settings) -> float:
-    """Return the megapixels that decide the memory: of the working copy or of the decoder."""
-    name, (width, height) = inspect(image, formats=FORMATS, limits=settings.limits())
+    """Return the megapixels that decide the memory: of the working copy or of the decoder.
+
+    Raises:
+        ImageError: the image cannot be used, or decoding it would take too much memory.
+    """
+    (width, height), decoding = _decoding(image, settings)
     side = fields.options(settings).max_side
     scale = min(1.0, side / max(width, height)) if side else 1.0
-    decoding = DECODE_BYTES_PER_PIXEL[name] * 1e6 / BYTES_PER_MEGAPIXEL
-    return width * height * max(scale * scale, decoding) / 1e6
+    return max(width * height * scale * scale / 1e6, decoding)
 
 
 def _mask_megapixels(mask: bytes, settings: Settings) -> float:
     """Return the megapixels that decoding a mask counts for."""
-    if not mask:
-        return 0.0
-    name, (width, height) = inspect(mask, formats=FORMATS, limits=settings.limits())
-    return width * height * DECODE_BYTES_PER_PIXEL[name] / BYTES_PER_MEGAPIXEL
+    return _decoding(mask, settings)[1] if mask else 0.0
+
+
+def _decoding(image: bytes, settings: Settings) -> tuple[tuple[int, int], float]:
+    """Return the size of an image, and the megapixels that decoding it counts for."""
+    name, size = inspect(image, formats=FORMATS, limits=settings.limits())
+    needed, limit = decoding_bytes(image, name, size), settings.max_decode_bytes
+    if needed > limit:
+        allowed = size[0] * size[1] * limit / needed / 1e6
+        raise ImageTooLarge(
+            f"decoding this {name} of {size[0]}x{size[1]} takes {needed // 1_000_000} MB, at most "
+            f"{limit // 1_000_000} MB are allowed: reduce it to {allowed:.1f} megapixels, or send "
+            "a JPEG that is not progressive",
+            limit=limit,
+            value=needed,
+        )
+    return size, needed / BYTES_PER_MEGAPIXEL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from matchserve.clock import Call
 from matchserve.decoding.detection import Detector, detect_here
-from matchserve.errors import InvalidParameter
+from matchserve.errors import ImageError, InvalidParameter
 from matchserve.feature_cache import FeatureCache, content_key
 from matchserve.files import read_file
 from matchserve.limits import Limits, check_keypoint_count
@@ -22,7 +23,12 @@ from matchserve.pipeline.pair_runner import Source
 from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image
 from matchserve.vision.decode import Decoder, InProcessDecoder, from_array
+from matchserve.vision.decode_cost import decoding_bytes
 from matchserve.vision.keypoints import DetectOptions
+from matchserve.vision.pixels import inspect
+
+DECODED_TOGETHER_BYTES = 100_000_000
+"""Images whose decoders take more memory together are decoded one after the other."""
 
 
 class Describer:
@@ -61,6 +67,18 @@ class Describer:
         if not isinstance(source, bytes | bytearray | memoryview):
             raise InvalidParameter(f"an image cannot be a {type(source).__name__}")
         return source
+
+    def fit_together(self, images: Sequence[ImageSource]) -> bool:
+        """Return whether encoded images may be decoded at the same time without much memory."""
+        encoded = [as_input(image).source for image in images]
+        held = [data for data in encoded if isinstance(data, bytes | bytearray | memoryview)]
+        return sum(map(self._decoding_bytes, held)) <= DECODED_TOGETHER_BYTES
+
+    def _decoding_bytes(self, data: bytes | bytearray | memoryview) -> int:
+        try:
+            return decoding_bytes(data, *inspect(data, limits=self._limits))
+        except ImageError:
+            return 0  # decoding says what is wrong
 
     def source(self, image: ImageSource, options: Options, call: Call) -> Source:
         """Prepare an image; it is decoded now unless its features may be in the cache."""

@@ -34,6 +34,7 @@ MAX_TIFF_TAGS = 512
 """Maximum number of tags of a TIFF's first image."""
 
 _SOI, _EOI, _SOS, _TEM = 0xD8, 0xD9, 0xDA, 0x01
+_PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 _NOT_SOF = (0xC4, 0xC8, 0xCC)  # DHT, JPG and DAC lie between the SOF markers
 _APP0, _APP1, _APP14, _APP15, _COMMENT = 0xE0, 0xE1, 0xEE, 0xEF, 0xFE
 # All but JFIF and Adobe's colour transform, which decide the pixels.
@@ -67,6 +68,29 @@ def read_header(data: Encoded, formats: tuple[str, ...]) -> Header:
         return Header(name, _CHECKS[name](view))
     except (IndexError, struct.error) as error:
         raise CorruptImage("the image's header is cut off") from error
+
+
+@dataclass(frozen=True, slots=True)
+class JpegFrame:
+    """How a JPEG is coded: whether in several scans, and the blocks of each component in an MCU."""
+
+    is_progressive: bool
+    blocks: tuple[int, ...]
+
+
+def jpeg_frame(data: Encoded) -> JpegFrame:
+    """Return how a JPEG is coded that `read_header` accepted."""
+    view = memoryview(data).cast("B")
+    scans, frame = 0, JpegFrame(is_progressive=False, blocks=(1,))
+    for marker, start, end in _jpeg_segments(view):
+        scans += marker == _SOS
+        if scans > 1:  # also a baseline decoder holds the coefficients of several scans
+            return JpegFrame(is_progressive=True, blocks=frame.blocks)
+        if 0xC0 <= marker <= 0xCF and marker not in _NOT_SOF:
+            factors = bytes(view[start + 11 : end : 3])[: view[start + 9]]
+            blocks = tuple(max(1, factor >> 4) * max(1, factor & 15) for factor in factors)
+            frame = JpegFrame(is_progressive=marker in _PROGRESSIVE, blocks=blocks)
+    return frame
 
 
 def jpeg_parts(data: Encoded) -> tuple[Encoded, dict[str, bytes]]:

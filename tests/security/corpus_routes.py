@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 
+from PIL import Image as Pillow
+
 from tests.security import hostile_images as hostile
 from tests.security.corpus import (
     FORM,
@@ -56,12 +58,28 @@ def upload_of(name: str) -> Body:
     return Body(f"/v1/collections/{COLLECTION}/images/{name}", kind, IMAGES[name], "PUT")
 
 
+def two_of(mode: str, side: int, image_format: str, **options: object) -> Body:
+    """Two large images that are accepted."""
+
+    def body() -> bytes:
+        data = hostile.saved(Pillow.new(mode, (side, side)), image_format, **options)
+        return form_of({"image0": data, "image1": data})
+
+    return Body(MATCH, FORM, body)
+
+
 def route_bodies(good: bytes) -> dict[str, Body]:
     """Return every hostile request to these routes; `good` is an image beside a hostile mask."""
     text = base64.b64encode(good)
     pair = {"image0": good, "image1": good}
     images = b'{"image0":"%s","image1":"%s",' % (text, text)
     return {
+        "two: transparent": two_of("RGBA", 6000, "PNG"),
+        "two: 16 bits": two_of("I;16", 6000, "PNG"),
+        "two: lossless": two_of("RGB", 3500, "WEBP", lossless=True),
+        "two: sequential": two_of("RGB", 7000, "JPEG"),
+        "two: progressive": two_of("RGB", 4900, "JPEG", progressive=True, subsampling=0),
+        "two: CMYK": two_of("CMYK", 6200, "JPEG"),
         "batch: fill bytes": batch_of(lambda: fill_jpeg(2_500_000)),
         "batch: EXIF": batch_of(lambda: exif_jpeg(2_500_000)),
         "batch: chunks": batch_of(lambda: chunks_png(2_500_000)),

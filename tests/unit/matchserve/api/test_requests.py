@@ -37,7 +37,7 @@ def test_a_reduced_image_weighs_its_working_size() -> None:
 
 
 def test_a_large_image_weighs_its_decoding_however_small_it_becomes() -> None:
-    assert weight((6000, 4000), max_side="16") == pytest.approx(2 * 24 / 12)
+    assert weight((6000, 4000), max_side="16") == pytest.approx(2 * 24 * 2.1 / 240)
 
 
 def test_views_weigh_the_features_that_are_kept() -> None:
