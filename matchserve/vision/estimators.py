@@ -20,6 +20,9 @@ from matchserve.vision.refit import mapped, refit_homography
 MAX_ITERATIONS = 10_000
 # Progressive samples of good matches are right at once; more of them only cost refinements.
 _MIN_ITERATIONS = 20
+# But the most confident ones may all lie on one plane, which does not determine a fundamental
+# matrix (docs/research/match-quality.md).
+_MIN_FUNDAMENTAL_ITERATIONS = 300
 SUCCESS_PROBABILITY = 0.9999
 # A weighted fit that loses more of the inliers follows matches of another surface.
 _KEPT_INLIERS = 0.7
@@ -66,7 +69,10 @@ def fit_matrix(
     if kind == "fundamental" and options.fast:
         # Evenly over all confidences: the surest ones alone often lie in one part of the image.
         order = order[:: fitted_step(len(order))]
-    matrix, report = estimate(p0[order], p1[order], _poselib_options(options, is_sorted=True), {})
+    settings = _poselib_options(options, is_sorted=True)
+    if kind == "fundamental" and not options.fast:
+        settings["min_iterations"] = _MIN_FUNDAMENTAL_ITERATIONS
+    matrix, report = estimate(p0[order], p1[order], settings, {})
     matrix = np.asarray(matrix, np.float64)
     if kind == "homography":
         return _refitted(matrix, p0, p1, options, confidence)

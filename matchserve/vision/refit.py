@@ -13,6 +13,9 @@ from matchserve.types import Float32, Float64
 
 # Matches within this many inlier thresholds count; one threshold away, half as much as at 0.
 _REACH = 5.0
+# Share of the expected right matches in reach that must be no inliers: otherwise the scene is flat,
+# and a fit to the inliers is more precise (docs/research/match-quality.md).
+_MIN_OFF_SHARE = 0.1
 _ITERATIONS = 10
 _MIN_MATCHES = 8
 
@@ -23,9 +26,11 @@ def refit_homography(
     """Return the homography of points (M, 2) each by least squares, reweighted in each step.
 
     A match counts by its confidence and by the Cauchy weight of its transfer error. A homography
-    that too few matches agree with is returned as it is.
+    that too few matches agree with, or that nearly all agree with, is returned as it is.
     """
     found = matrix
+    if _off_share(matrix, p0, p1, confidence, threshold_px) < _MIN_OFF_SHARE:
+        return matrix
     for _ in range(_ITERATIONS):
         error = np.linalg.norm(mapped(found, p0) - p1, axis=1)
         # Not finite where a point is mapped to infinity.
@@ -37,6 +42,16 @@ def refit_homography(
         if not np.isfinite(found).all():
             return matrix
     return found
+
+
+def _off_share(
+    matrix: Float64, p0: Float64, p1: Float64, confidence: Float32, threshold_px: float
+) -> float:
+    """Return which share of the confidence in reach is that of matches that are no inliers."""
+    error = np.linalg.norm(mapped(matrix, p0) - p1, axis=1)
+    near = error < _REACH * threshold_px
+    off = near & (error >= threshold_px)
+    return float(confidence[off].sum() / max(float(confidence[near].sum()), 1e-9))
 
 
 def mapped(matrix: Float64, points: Float64) -> Float64:
