@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-import psutil
 import pytest
 
 from matchserve.pattern import generate
@@ -181,21 +179,37 @@ def test_a_terminal_without_our_letters_still_lists_the_models() -> None:
     assert b"rootsift" in done.stdout
 
 
+# `matchserve` that prints a line when it begins to find keypoints.
+BUSY = """
+from matchserve.cli import main
+from matchserve.vision import keypoints
+
+find = keypoints._chosen
+
+def announced(*arguments):
+    print("busy", flush=True)
+    return find(*arguments)
+
+keypoints._chosen = announced
+main()
+"""
+
+
 def test_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    """A signal ends the program while it finds keypoints in a large image."""
     image = tmp_path / "large.png"
-    image.write_bytes(encoded(generate((3000, 2500))))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "matchserve", "match", str(image), str(image)],
+    image.write_bytes(encoded(np.tile(generate((1000, 800)), (6, 6))))
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY, "match", str(image), str(image), "--max-side", "0"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    # Busy as soon as the pyramids are in memory.
-    while psutil.Process(process.pid).memory_info().rss < 500e6:
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    start = time.monotonic()
-    _, errors = process.communicate(timeout=20)
-    assert time.monotonic() - start < 1.5
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"busy\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert process.returncode == -signal.SIGINT
     assert b"Traceback" not in errors
 
