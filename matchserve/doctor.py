@@ -26,8 +26,8 @@ from matchserve.models.registry import (
     provider_for,
 )
 from matchserve.pattern import generate_pair
-from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
 from matchserve.vision.nearest import DEVICE_MULTIPLY_ADDS
+from matchserve.vision.tiles import detection_bytes
 
 TRAIN_HINT = "pip install -e '.[cpu,train]' -c constraints.txt"
 # Optional packages: module, what needs it, how to install it.
@@ -82,8 +82,9 @@ def _processors() -> Check:
 
 def _memory() -> Check:
     total = hardware.memory_limit_bytes()
-    largest = min(total / 2 / DETECT_BYTES_PER_PIXEL, LIBRARY_LIMITS.max_pixels) / 1e6
-    detail = f"{total / 1e9:.1f} GB; a pair of {largest:.0f} MP images fits at full size"
+    needed = 2 * detection_bytes(LIBRARY_LIMITS.max_pixels) / 1e9
+    megapixels = LIBRARY_LIMITS.max_pixels / 1e6
+    detail = f"{total / 1e9:.1f} GB; a pair of {megapixels:.0f} MP images takes {needed:.1f} GB"
     return Check("memory", None, detail)
 
 

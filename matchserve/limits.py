@@ -23,8 +23,8 @@ MIN_WORKING_SIDE = 16
 class Limits:
     """Bounds on images and keypoints; the defaults are those of the library and command line.
 
-    Finding keypoints needs 240 bytes of memory per pixel, 12 GB for the largest image allowed by
-    default; lower `max_pixels` on smaller machines. Pillow refuses more than 178 megapixels.
+    Finding keypoints needs 20 bytes of memory per pixel of a large image, 1 GB for the largest
+    one allowed by default, and at least 120 MB. Pillow refuses more than 178 megapixels.
     """
 
     max_image_bytes: int = 200_000_000

@@ -12,7 +12,7 @@ from matchserve.files import read_file
 from matchserve.limits import LIBRARY_LIMITS, Limits
 from matchserve.matcher import Matcher
 from matchserve.options import Options
-from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
+from matchserve.vision.tiles import detection_bytes
 
 
 def read_image_file(path: Path) -> bytes:
@@ -80,8 +80,8 @@ def _advice(error: ImageError, limits: Limits) -> str:
     is_area = isinstance(error, ImageTooLarge) and error.limit == limits.max_pixels
     if not is_area or error.value is None:
         return ""
-    gigabytes = error.value * DETECT_BYTES_PER_PIXEL / 1e9
+    gigabytes = detection_bytes(error.value) / 1e9
     return (
         f"; --max-pixels {error.value:.0f} allows it (with --max-side 0 it needs "
-        f"{gigabytes:.0f} GB of memory)"
+        f"{gigabytes:.1f} GB of memory)"
     )

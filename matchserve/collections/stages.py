@@ -24,7 +24,7 @@ from matchserve.collections.shards import Shard, divide, shard_id, shard_path
 from matchserve.collections.store import FeatureStore
 from matchserve.collections.work import Setup, describe_images, match_shard
 from matchserve.hardware import available_cpus, memory_limit_bytes
-from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
+from matchserve.vision.tiles import detection_bytes
 
 IMAGES_PER_TASK = 16
 """Number of images that a killed worker may lose."""
@@ -163,7 +163,7 @@ def worker_count(requested: int | None, max_side: int) -> int:
     assumed.
     """
     pixels = 0.75 * max_side**2 if max_side else 24e6
-    fitting = int(memory_limit_bytes() / (_WORKER_BYTES + DETECT_BYTES_PER_PIXEL * pixels))
+    fitting = int(memory_limit_bytes() / (_WORKER_BYTES + detection_bytes(pixels)))
     return max(1, min(requested or available_cpus(), fitting))
 
 

@@ -11,7 +11,7 @@ from matchserve.clock import Call
 from matchserve.hardware import memory_limit_bytes
 from matchserve.pipeline.inputs import ImageInput
 from matchserve.types import Image
-from matchserve.vision.keypoints import DETECT_BYTES_PER_PIXEL
+from matchserve.vision.tiles import detection_bytes
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -51,5 +51,5 @@ class PairRunner:
 
 def fit_in_memory(images: Sequence[Image]) -> bool:
     """Return whether keypoints can be found in all images at the same time."""
-    pixels = sum(image.grey.size for image in images)
-    return DETECT_BYTES_PER_PIXEL * pixels < memory_limit_bytes() / 2
+    needed = sum(detection_bytes(image.grey.size) for image in images)
+    return needed < memory_limit_bytes() / 2

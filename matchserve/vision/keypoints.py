@@ -29,10 +29,6 @@ from matchserve.vision.tiles import keypoint_rows
 FLAT_STD = 2.0
 FLAT_SIDE_SIGMA = 12.0
 
-# Memory of the DoG scale space, measured on images of 2 to 48 megapixels searched as a whole. An
-# image that is searched in tiles takes less.
-DETECT_BYTES_PER_PIXEL = 240
-
 _SIFT_SIGMA = 1.6
 _LAYERS = 3
 # The blur that SIFT assumes in the input, in pixels of the doubled image.

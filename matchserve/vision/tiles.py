@@ -23,6 +23,8 @@ MAX_WHOLE_PIXELS = 1024 * 1024
 MAX_TILE_PIXELS = 500_000
 """Maximum number of pixels of a tile, margins included: a scale space of 120 MB."""
 
+_WHOLE_BYTES_PER_PIXEL, _TILED_BYTES_PER_PIXEL = 240, 20
+
 # How far the blurs and the orientation window of the two finest octaves reach: 58 pixels, and a few
 # more for positions that move while they are refined.
 _MARGIN = 64
@@ -33,6 +35,13 @@ _REDUCTION = 2
 _REDUCED_SIGMA = math.sqrt((0.5 * _REDUCTION) ** 2 - 0.5**2)
 
 Search = Callable[[UInt8], Sequence[cv2.KeyPoint]]
+
+
+def detection_bytes(pixels: float) -> int:
+    """Return the memory that finding keypoints takes, measured on images of 1 to 24 megapixels."""
+    if pixels <= MAX_WHOLE_PIXELS:
+        return int(_WHOLE_BYTES_PER_PIXEL * pixels)
+    return int(max(_WHOLE_BYTES_PER_PIXEL * MAX_TILE_PIXELS, _TILED_BYTES_PER_PIXEL * pixels))
 
 
 @dataclass(frozen=True, slots=True)
