@@ -41,8 +41,8 @@ from matchserve.types import Features, Image, Keypoints, MatchResult, Verificati
 from matchserve.vision.evidence import gather
 from matchserve.vision.keypoints import DetectOptions
 
-# Fewer matches that are expected to be right leave it open whether upright patches find more:
-# a guess, not a measured value.
+# Below this expected number of right matches, upright patches are tried too. They find more above
+# it as well, but take as long again (docs/research/match-quality.md).
 CONVINCING_MATCHES = 80.0
 # Fewer expected matches do not tell which orientation is the right one for synthetic views.
 TELLING_MATCHES = 30.0
