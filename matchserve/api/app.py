@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from matchserve import __version__
@@ -36,13 +38,25 @@ from matchserve.memory import return_freed
 from matchserve.settings import Settings, load_settings
 
 CORS: dict[str, Any] = {
-    "allow_methods": ("GET", "POST", "DELETE"),
+    "allow_methods": ("GET", "POST", "PUT", "DELETE"),
     "allow_headers": ("Authorization", "Content-Type", "X-API-Key", "X-Request-ID"),
     "expose_headers": ("Retry-After", "Server-Timing", "X-Request-ID"),
     "max_age": 600,
 }
 LAG_PERIOD_S = 0.25
 IDLE_S = 5.0
+
+ROUTERS = (
+    routes.router,
+    routes_batch.router,
+    routes_stored.router,
+    routes_collections.router,
+    routes_jobs.router,
+    routes_info.models_router,
+    routes_info.health_router,
+    kserve.health_router,
+    kserve.router,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -71,17 +85,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.service = service
-    for router in (
-        routes.router,
-        routes_batch.router,
-        routes_stored.router,
-        routes_collections.router,
-        routes_jobs.router,
-        routes_info.models_router,
-        routes_info.health_router,
-        kserve.health_router,
-        kserve.router,
-    ):
+    for router in ROUTERS:
         app.include_router(router)
     app.mount("/assets", StaticFiles(directory=routes_info.WEB), name="assets")
     if origins := service.settings.origins():
@@ -98,6 +102,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 async def _handle(request: Request, error: Exception) -> Response:
     """Turn an exception into a response; the only place that does so."""
     if isinstance(error, HTTPException):
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            error.headers = {"Allow": ", ".join(_allowed_methods(request))}
         error = from_http_exception(error)
     elif isinstance(error, RequestValidationError):
         first = error.errors()[0]
@@ -109,6 +115,13 @@ async def _handle(request: Request, error: Exception) -> Response:
         service: Service = request.app.state.service
         service.metrics.rejected.labels(error.code).inc()
     return problem_response(error, request)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """Return the methods of all routes of this path; the framework names those of the first one."""
+    known = [*request.app.routes, *(route for router in ROUTERS for route in router.routes)]
+    here = [r for r in known if isinstance(r, Route) and r.path_regex.match(request.url.path)]
+    return sorted({method for route in here for method in route.methods or ()})
 
 
 async def _watch(service: Service) -> None:
