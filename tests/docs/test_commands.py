@@ -22,7 +22,7 @@ from tests.docs.blocks import ROOT, blocks, user_pages
 from tests.docs.commands import INSTEAD, NOT_RUN, SMALLER
 from tests.docs.walkthrough import Walkthrough
 
-# Rows that train, export and measure for minutes; `.ci/run` follows them after `make test`.
+# Rows of many commands, which take minutes; `.ci/run` follows them after `make test`.
 SLOW_ROWS = [
     [
         "docs/guides/train.md",
@@ -30,15 +30,15 @@ SLOW_ROWS = [
         "docs/guides/evaluate.md",
         "docs/guides/calibrate.md",
     ],
+    ["docs/start/install.md", "docs/guides/match.md"],
+    ["docs/guides/collections.md", "docs/operations/performance.md"],
 ]
 # Pages of one row are followed in one folder, in this order.
 ROWS = [
     *SLOW_ROWS,
     ["README.md"],
-    ["docs/start/install.md", "docs/guides/match.md"],
     ["docs/start/first-match.md", "docs/guides/curl.md", "docs/guides/python.md"],
     ["docs/start/first-training.md", "docs/guides/serve.md", "docs/operations/index.md"],
-    ["docs/guides/collections.md", "docs/operations/performance.md"],
     ["docs/guides/plug-ins.md", "docs/guides/reproduce.md", "docs/operations/containers.md"],
 ]
 # Pages whose commands need a GPU; tests/gpu/checklist.py runs them where there is one.

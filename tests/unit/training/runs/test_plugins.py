@@ -80,7 +80,6 @@ def test_the_example_package_trains_and_changed_code_does_not_resume(tmp_path: P
     assert (run_dir / "finished").exists()
     table = tomllib.loads((run_dir / "recipe.toml").read_text())
     assert table["loss"] == {"name": "cosine_margin", "margin": 0.4}
-    assert train(tmp_path).returncode == 0
     (tmp_path / "site" / "cosine_margin.py").write_text(code + "\n# another formula\n")
     changed = train(tmp_path)
     assert changed.returncode == CheckpointError.exit_code

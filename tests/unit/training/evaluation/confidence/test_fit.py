@@ -70,10 +70,10 @@ def test_evaluation_equals_a_loop_over_layers() -> None:
 def test_confidence_is_calibrated_on_scenes_left_out_and_comes_back_from_a_file(
     tmp_path: Path,
 ) -> None:
-    fitted = fit_confidence([_measured(scene) for scene in range(60)], OPTIONS, "the command")
+    fitted = fit_confidence([_measured(scene) for scene in range(40)], OPTIONS, "the command")
     assert fitted.held_out["expected_calibration_error"] < 0.08
     assert fitted.held_out["auc"] > 0.8
-    assert sum(b.same + b.different for b in fitted.reliability) == 60 * 200
+    assert sum(b.same + b.different for b in fitted.reliability) == 40 * 200
     write_confidence(fitted, tmp_path / CONFIDENCE_FILE)
     assert read_confidence(tmp_path) == fitted
     assert read_confidence(tmp_path / "elsewhere") is None
