@@ -5,9 +5,12 @@ from training.data.photos.synthetic import ensure_synthetic
 from training.data.store.reader import PatchStore
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Tiny tensors gain nothing from threads, and tests run beside each other."""
+    """Tiny tensors gain nothing from threads, and tests run beside each other.
+
+    For each test anew, because commands set the number too.
+    """
     torch.set_num_threads(1)
 
 
