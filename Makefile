@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 HOST ?= 127.0.0.1
 PORT ?= 8000
 
-.PHONY: help install serve test test-all test-nightly test-opencv4 gpu-check lint docs docs-serve bench wheel lock sbom pin-base-image clean
+.PHONY: help install serve style types fast-tests test test-all test-nightly test-opencv4 gpu-check lint docs docs-serve bench wheel lock sbom pin-base-image clean
 
 help: ## list these targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -30,15 +30,23 @@ install: $(VENV)/.full ## install everything into .venv, at the pinned versions
 serve: $(VENV)/.serve ## start the service with the shipped models (HOST, PORT)
 	$(BIN)/matchserve serve --host $(HOST) --port $(PORT)
 
-lint: $(VENV)/.full ## run ruff, mypy and import-linter
+lint: style types ## run ruff, mypy and import-linter
+
+style: $(VENV)/.full
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.full
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# More workers than two cores: many tests wait for servers, browsers and deadlines.
-test: lint ## run all checks and the fast tests, with coverage
-	$(BIN)/pytest -n 3 -m 'not slow and not nightly' --durations=15 --cov --cov-report=
+# The types are checked beside the tests. More workers than two cores: many tests wait for servers,
+# browsers and deadlines.
+test: style ## run all checks and the fast tests, with coverage
+	@$(MAKE) --no-print-directory -j 2 types fast-tests
+
+fast-tests: $(VENV)/.full
+	MAKEFLAGS= MFLAGS= $(BIN)/pytest -n 3 -m 'not slow and not nightly' --durations=15 --cov --cov-report=
 	@$(BIN)/python -m tests.coverage_floor
 
 test-all: lint ## run all checks and all tests except the nightly ones

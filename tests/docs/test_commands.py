@@ -31,6 +31,7 @@ SLOW_ROWS = [
         "docs/guides/calibrate.md",
     ],
     ["docs/start/install.md", "docs/guides/match.md"],
+    ["docs/start/first-training.md", "docs/guides/serve.md", "docs/operations/index.md"],
     ["docs/guides/collections.md", "docs/operations/performance.md"],
 ]
 # Pages of one row are followed in one folder, in this order.
@@ -38,7 +39,6 @@ ROWS = [
     *SLOW_ROWS,
     ["README.md"],
     ["docs/start/first-match.md", "docs/guides/curl.md", "docs/guides/python.md"],
-    ["docs/start/first-training.md", "docs/guides/serve.md", "docs/operations/index.md"],
     ["docs/guides/plug-ins.md", "docs/guides/reproduce.md", "docs/operations/containers.md"],
 ]
 # Pages whose commands need a GPU; tests/gpu/checklist.py runs them where there is one.

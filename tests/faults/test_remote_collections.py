@@ -185,6 +185,7 @@ def test_a_killed_scheduler_is_an_error_and_the_run_continues_without_it(
     assert contents(place) == expected
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_not_there(tmp_path: Path, images: Path) -> None:
     run = collection(tmp_path / "work", images)
     with pytest.raises(CapacityError, match=r"tcp://127\.0\.0\.1:9"):

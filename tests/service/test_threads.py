@@ -51,6 +51,7 @@ def _page_faults(server: ServerProcess) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="not Linux")
+@pytest.mark.slow
 def test_memory_is_kept_from_request_to_request(tmp_path: Path) -> None:
     """Asking the system for every page again costs a tenth of the speed: 20,000 for a pair."""
     stock = pairs()

@@ -118,6 +118,7 @@ def cli(*args: object) -> subprocess.CompletedProcess[bytes]:
     return done
 
 
+@pytest.mark.slow
 def test_the_command_line(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ["--model", "rootsift", "--max-keypoints", 800, "--workers", 1]

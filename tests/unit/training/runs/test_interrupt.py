@@ -67,8 +67,13 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
         return original(run, now, *rest)
 
     monkeypatch.setattr(loop, "train_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        train(run_dir)
+    # A shell starts background commands with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(run_dir)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_signal_in_the_last_step_does_not_lose_the_result(

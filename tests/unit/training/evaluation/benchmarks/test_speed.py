@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.unit.training.evaluation.running import run
 from training.evaluation.tables import read_json
 
 
+@pytest.mark.slow
 def test_speed_measures_each_model_alone(sequences: Path, tmp_path: Path) -> None:
     run(
         "evaluate", "sift", "--benchmark", "speed", "--data", str(sequences / "v_camera"),
