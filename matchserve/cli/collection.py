@@ -29,6 +29,7 @@ from matchserve.collections.collection import DEFAULT_OPTIONS, Collection
 from matchserve.collections.dry_run import estimate
 from matchserve.collections.mapping import DEFAULT_SEED
 from matchserve.collections.parts import parse_part
+from matchserve.collections.pool import STOP_SIGNALS, kill_workers
 from matchserve.collections.progress import show
 from matchserve.collections.report import Report, make_report, summary
 from matchserve.types import CollectionVerify
@@ -295,10 +296,14 @@ def _announce_stop(output: str) -> None:
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:
+        kill_workers()
         os.write(
             sys.stderr.fileno(), f"\nstopped; run the same command to continue {output}\n".encode()
         )
         os._exit(128 + number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # Python removes the semaphores that this process leaves, and would warn about each stop.
+    quiet = [os.environ.get("PYTHONWARNINGS", ""), "ignore:resource_tracker:UserWarning"]
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, quiet))
+    for number in STOP_SIGNALS:
         signal.signal(number, stop)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from matchserve.errors import WorkerLost
@@ -19,6 +20,9 @@ from matchserve.libraries import import_faiss, use_one_opencv_thread
 T = TypeVar("T")
 Task = tuple[Any, ...]
 """The arguments of one call of the worker function."""
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that stop a run."""
 
 MAX_LOSSES = 3
 """Number of times in a row that workers may be killed before the run gives up."""
@@ -96,7 +100,9 @@ class WorkerPool:
             # One task waits for each worker, so that none is idle and few are lost.
             while waiting and len(running) < 2 * self.workers:
                 number = waiting[0]
-                running[pool.submit(work, *tasks[number])] = number
+                task = tasks[number]
+                with _signals_delayed():  # the first tasks start the workers
+                    running[pool.submit(work, *task)] = number
                 waiting.popleft()
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
@@ -113,9 +119,32 @@ class WorkerPool:
         return self._pool
 
 
+def kill_workers() -> None:
+    """Kill the worker processes of this process; for a handler of `STOP_SIGNALS`.
+
+    Every write is complete or absent, so nothing can be left half done.
+    """
+    for process in multiprocessing.active_children():
+        process.kill()
+
+
+@contextmanager
+def _signals_delayed() -> Iterator[None]:
+    """Let signals that stop the run wait, for this process and for those that it starts.
+
+    A worker that loses its driver, or is interrupted, before it is ready prints a traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker() -> None:
     """Use one thread, leave Ctrl-C to the driver, and end when the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     os.environ["OMP_NUM_THREADS"] = "1"
     use_one_opencv_thread()
     import_faiss().omp_set_num_threads(1)
@@ -123,10 +152,7 @@ def _start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait until the parent process ends, and end this one at once.
-
-    Every write is complete or absent, so nothing can be left half done.
-    """
+    """Wait until the parent process ends, and end this one at once."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
