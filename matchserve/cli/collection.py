@@ -32,6 +32,7 @@ from matchserve.collections.parts import parse_part
 from matchserve.collections.pool import STOP_SIGNALS, kill_workers
 from matchserve.collections.progress import show
 from matchserve.collections.report import Report, make_report, summary
+from matchserve.collections.shards import Verifier
 from matchserve.types import CollectionVerify
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
@@ -95,6 +96,13 @@ Verify = Annotated[
     CollectionVerify,
     typer.Option(help="Geometry that the matches of each pair are checked against."),
 ]
+VerifyWith = Annotated[
+    Verifier,
+    typer.Option(
+        help="What estimates the geometry of each pair: matchserve, or colmap, which takes longer "
+        "and needs pycolmap."
+    ),
+]
 Store = Annotated[
     Path | None,
     typer.Option(
@@ -134,6 +142,7 @@ def reconstruct(
     exif: Exif = "ignore",
     ratio: Ratio = None,
     refine: RefineOption = defaults.REFINE,
+    verify_with: VerifyWith = "matchserve",
     workers: Workers = None,
     seed: Annotated[int, typer.Option(help="Random seed of the COLMAP mapper.")] = DEFAULT_SEED,
     store: Store = None,
@@ -155,7 +164,7 @@ def reconstruct(
     )
     collection = Collection(
         output, images=folder, model=model, options=options, store=store,
-        models_dir=models_dir, provider=provider,
+        models_dir=models_dir, provider=provider, verify_with=verify_with,
     )  # fmt: skip
     if dry_run:
         say(escape(estimate(collection, pairs, workers).text()))
@@ -185,6 +194,7 @@ def match_folder(
     exif: Exif = "ignore",
     ratio: Ratio = None,
     verify: Verify = defaults.VERIFY,
+    verify_with: VerifyWith = "matchserve",
     workers: Workers = None,
     store: Store = None,
     dask: Dask = None,
@@ -211,7 +221,7 @@ def match_folder(
     )
     collection = Collection(
         output, images=folder, model=model, options=options, store=store,
-        models_dir=models_dir, provider=provider,
+        models_dir=models_dir, provider=provider, verify_with=verify_with,
     )  # fmt: skip
     if dry_run:
         say(escape(estimate(collection, pairs, workers).text()))

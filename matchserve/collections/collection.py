@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,12 @@ from matchserve.collections.progress import Step
 from matchserve.collections.refining import read_refined
 from matchserve.collections.retrieval import retriever_of
 from matchserve.collections.scan import Scan, scan
-from matchserve.collections.shards import PairResult, read_results, shard_path
+from matchserve.collections.shards import PairResult, Verifier, read_results, shard_path
 from matchserve.collections.stages import Counts, Run
 from matchserve.collections.work import Setup, load_features
 from matchserve.collections.workspace import Workspace
 from matchserve.errors import InvalidParameter, MissingInput, StorageDamaged, WorkspaceMismatch
+from matchserve.libraries import import_pycolmap
 from matchserve.matcher import Options
 from matchserve.models.card import ModelCard
 from matchserve.models.registry import load_descriptor
@@ -58,7 +59,7 @@ class Collection:
     that starts processes must.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  independent choices, all but two with a default
         self,
         workspace: str | PathLike[str],
         *,
@@ -68,19 +69,25 @@ class Collection:
         store: str | PathLike[str] | None = None,
         models_dir: Path | None = None,
         provider: str = "auto",
+        verify_with: Verifier = "matchserve",
     ) -> None:
         """Name the workspace and the folder of images; nothing is read or written yet.
 
         The workspace is a folder, or an address in an object store such as `s3://bucket/flight`.
         `store` is a place of features that several collections may share; by default the
-        workspace has its own.
+        workspace has its own. With `verify_with="colmap"`, COLMAP chooses and estimates the
+        geometry of each pair.
+
+        Raises:
+            InvalidParameter: COLMAP cannot estimate the geometry of `options.verify`.
         """
+        _check_verifier(verify_with, options)
         self.workspace = Workspace.at(workspace)
         self.folder = Path(images)
         features = self.workspace.features if store is None else as_place(fspath(store))
         self.setup = Setup(
             _absolute(features), _absolute(self.workspace.matches), model, options, models_dir,
-            provider,
+            provider, verify_with,
         )  # fmt: skip
         self.counts = Counts()
         self.scan = Scan()
@@ -107,6 +114,7 @@ class Collection:
             options=_OPTIONS.validate_python(fields["options"]),
             store=fields["store"],
             models_dir=None if models_dir is None else Path(models_dir),
+            verify_with=fields.get("verify_with", "matchserve"),
         )
 
     def match(
@@ -127,7 +135,10 @@ class Collection:
             MissingInput: the folder of images cannot be read.
             WorkspaceError: the workspace is full, in use, or made with other options.
             WorkerLost: worker processes were killed again and again.
+            ProviderUnavailable: COLMAP is to verify the matches, and pycolmap is not installed.
         """
+        if self.setup.verifier == "colmap":
+            import_pycolmap()  # before hours of describing
         self.scan = scan(self.folder, exclude=self.workspace.root)
         pool = self._pool(workers, dask)
         place = replace(self.workspace, part=part)
@@ -264,7 +275,8 @@ class Collection:
         fields = self._fields(card)
         text = ledger.setup()
         known: dict[str, Any] = fields if text is None else json.loads(text)
-        for name in ("model", "fingerprint", "options"):
+        known.setdefault("verify_with", "matchserve")  # workspaces of earlier versions
+        for name in ("model", "fingerprint", "options", "verify_with"):
             if known[name] != fields[name]:
                 raise WorkspaceMismatch(
                     f"{self.workspace.root} was made with another {name}: "
@@ -281,6 +293,7 @@ class Collection:
             "model": setup.model,
             "fingerprint": card.fingerprint,
             "options": _OPTIONS.dump_python(setup.options, mode="json"),
+            "verify_with": setup.verifier,
             "store": str(setup.store),
             "models_dir": None if setup.models_dir is None else str(setup.models_dir),
         }
@@ -289,6 +302,18 @@ class Collection:
 def _absolute(place: Place) -> Place:
     """Return a place that means the same in a process with another current directory."""
     return place.absolute() if isinstance(place, Path) else place
+
+
+def _check_verifier(verifier: Verifier, options: Options) -> None:
+    if verifier not in get_args(Verifier):
+        raise InvalidParameter(
+            f"verify_with is {verifier!r}, not one of {', '.join(get_args(Verifier))}"
+        )
+    if verifier == "colmap" and options.verify.kind != defaults.VERIFY:
+        raise InvalidParameter(
+            f"COLMAP chooses the geometry itself; verify {options.verify.kind!r} needs "
+            "verify_with 'matchserve'"
+        )
 
 
 def _difference(known: Any, wanted: Any) -> str:

@@ -1,8 +1,8 @@
 """COLMAP's conventions and the parts of pycolmap's interface that we use, in one place.
 
 COLMAP puts the centre of the first pixel at (0.5, 0.5), we at (0, 0): points are shifted when they
-are written. Names in pycolmap change between minor versions; only this module, `mapping` and
-`export_colmap` import it.
+are written. Names in pycolmap change between minor versions; only this module, `mapping`,
+`export_colmap` and `colmap_verification` import it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from matchserve.libraries import import_pycolmap
-from matchserve.types import Float64, Keypoints
+from matchserve.types import Float32, Float64, Keypoints
 from matchserve.vision.cameras import PIXEL_SHIFT as PIXEL_SHIFT
 
 FOCAL_GUESS = 1.2
@@ -37,8 +37,13 @@ def write_image(database: Any, name: str, camera_id: int, keypoints: Keypoints) 
     """Write an image with its keypoints; return its number in the database."""
     pycolmap = import_pycolmap()
     image_id = database.write_image(pycolmap.Image(name=name, camera_id=camera_id))
-    database.write_keypoints(image_id, keypoints.xy + np.float32(PIXEL_SHIFT))
+    database.write_keypoints(image_id, pixels_of(keypoints))
     return int(image_id)
+
+
+def pixels_of(keypoints: Keypoints) -> Float32:
+    """Return the positions (N, 2) of keypoints in COLMAP's pixels."""
+    return np.asarray(keypoints.xy + np.float32(PIXEL_SHIFT))
 
 
 def shifted_fundamental(matrix: Float64) -> Float64:
@@ -49,6 +54,16 @@ def shifted_fundamental(matrix: Float64) -> Float64:
 def shifted_homography(matrix: Float64) -> Float64:
     """Return a homography of our pixels as one of COLMAP's pixels."""
     return np.asarray(_SHIFT @ matrix @ _UNSHIFT)
+
+
+def unshifted_fundamental(matrix: Float64) -> Float64:
+    """Return a fundamental matrix of COLMAP's pixels as one of our pixels."""
+    return np.asarray(_SHIFT.T @ matrix @ _SHIFT)
+
+
+def unshifted_homography(matrix: Float64) -> Float64:
+    """Return a homography of COLMAP's pixels as one of our pixels."""
+    return np.asarray(_UNSHIFT @ matrix @ _SHIFT)
 
 
 def quiet() -> None:

@@ -1,7 +1,7 @@
 """Export to COLMAP's `database.db`: cameras, keypoints, matches and verified geometries.
 
-The geometries are ours, so COLMAP does not have to verify the matches again. Pairs without a
-verified geometry are left out.
+The geometries are those of the collection, so COLMAP does not have to verify the matches again.
+Pairs without a verified geometry are left out.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from matchserve.collections.colmap import (
     shifted_homography,
     write_image,
 )
+from matchserve.collections.colmap_verification import two_view_geometry
 from matchserve.collections.ledger import ImageRow
 from matchserve.collections.progress import Meter, Step
 from matchserve.collections.shards import PairResult
@@ -120,7 +121,9 @@ def _write_pair(database: Any, ids: tuple[int, int], result: PairResult) -> None
     inliers = result.rows[result.inliers]
     geometry = pycolmap.TwoViewGeometry()
     geometry.inlier_matches = inliers.astype(np.uint32)
-    if result.kind in POINT_MAPS:
+    if result.colmap is not None:
+        geometry = two_view_geometry(result.colmap, inliers)
+    elif result.kind in POINT_MAPS:
         geometry.config = pycolmap.TwoViewGeometryConfiguration.PLANAR
         geometry.H = shifted_homography(result.matrix)
     else:

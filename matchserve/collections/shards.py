@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.collections.colmap_verification import ColmapGeometry, read_geometry
 from matchserve.errors import StorageDamaged
 from matchserve.matcher import Options
 from matchserve.objects import Place
 from matchserve.sealed import read_sealed, write_sealed
 from matchserve.types import Bool, Float32, Float64, Int32, MatchResult
+
+Verifier = Literal["matchserve", "colmap"]
+"""What estimates the geometry of a pair's matches."""
 
 FORMAT = 2
 """Version of the stored results; a new one matches all pairs anew."""
@@ -42,15 +46,23 @@ _BLOCK = 64  # images
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Pairs of feature keys to match, and the name of the result."""
+    """Pairs of feature keys to match, and the name of the result.
+
+    `focal_px` are the focal lengths, in pixels, of the images whose header says so, by feature key.
+    """
 
     id: str
     keys: tuple[tuple[str, str], ...]
+    focal_px: Mapping[str, float] = field(default_factory=dict)
 
 
-def shard_id(keys: Sequence[tuple[str, str]], options: Options) -> str:
+def shard_id(
+    keys: Sequence[tuple[str, str]], options: Options, verifier: Verifier = "matchserve"
+) -> str:
     """Return the name of a shard's result."""
     parts = {"format": FORMAT, "options": asdict(options), "keys": keys}
+    if verifier != "matchserve":
+        parts["verifier"] = verifier
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -73,7 +85,8 @@ class PairResult:
     """The stored result of one pair: M matches, and the geometry that some of them agree on.
 
     `confidence` is the probability that a match is right, and `xy1` the refined position in image
-    1; each is None if it was not computed.
+    1; each is None if it was not computed. `colmap` is COLMAP's geometry if COLMAP verified the
+    pair; `log_nfa` is 0 and `same_scene` None then.
     """
 
     keys: tuple[str, str]
@@ -86,10 +99,13 @@ class PairResult:
     matrix: Float64 | None
     log_nfa: float
     same_scene: float | None
+    colmap: ColmapGeometry | None = None
 
     @property
     def is_verified(self) -> bool:
         """Whether enough matches agree on a geometry, and not by chance."""
+        if self.colmap is not None:
+            return self.colmap.is_verified and self.matrix is not None
         inliers = int(self.inliers.sum())
         return self.matrix is not None and inliers >= MIN_INLIERS and self.log_nfa <= MAX_LOG_NFA
 
@@ -165,6 +181,7 @@ def _pair(arrays: dict[str, NDArray[Any]], number: int) -> PairResult:
         matrix=_known(matrix),
         log_nfa=float(arrays["log_nfa"][number]),
         same_scene=None if np.isnan(scene) else scene,
+        colmap=read_geometry(arrays, number),
     )
 
 

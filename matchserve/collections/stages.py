@@ -153,7 +153,12 @@ class _ShardTasks(Sequence[Task]):
         members = {image: self._rows[image] for pair in pairs for image in pair}
         keys = tuple((members[a].feature_key, members[b].feature_key) for a, b in pairs)
         files = {row.feature_key: self._paths[row.name] for row in members.values()}
-        return self._run.setup, Shard(name, keys), files
+        focal_px = {
+            row.feature_key: row.facts.focal_px
+            for row in members.values()
+            if row.facts is not None and row.facts.focal_px is not None
+        }
+        return self._run.setup, Shard(name, keys, focal_px), files
 
 
 def worker_count(requested: int | None, max_side: int) -> int:
@@ -233,7 +238,7 @@ def _drop_lost_shards(run: Run, keys: dict[int, str]) -> None:
             continue
         pairs = run.ledger.shard_pairs(name)
         rows = [(keys.get(a, ""), keys.get(b, "")) for a, b in pairs]
-        if shard_id(rows, run.setup.options) != name:
+        if shard_id(rows, run.setup.options, run.setup.verifier) != name:
             run.ledger.drop_shards([name])
         elif name not in planned:
             run.ledger.reopen(name)
@@ -274,4 +279,4 @@ def _named_shard(
     """Return the name of a shard with its rows, in the order in which the ledger lists them."""
     ordered = rows[np.lexsort((rows[:, 0], rows[:, 1]))]
     names = [(keys[a], keys[b]) for a, b, _ in ordered.tolist()]
-    return shard_id(names, setup.options), ordered
+    return shard_id(names, setup.options, setup.verifier), ordered

@@ -16,10 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from matchserve.clock import Call, one_thread
+from matchserve.collections.colmap_verification import geometry_columns, match_with_colmap
 from matchserve.collections.facts import Facts, read_facts
 from matchserve.collections.shards import (
     PairResult,
     Shard,
+    Verifier,
     read_results,
     result_columns,
     shard_path,
@@ -47,6 +49,7 @@ class Setup:
     options: Options
     models_dir: Path | None = None
     provider: str = "auto"
+    verifier: Verifier = "matchserve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ def match_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> Matche
     Raises:
         StorageFull: there is no room on the disk.
         StorageDamaged: features are lost, and the image has changed since.
+        ProviderUnavailable: COLMAP is to verify the matches, and is not installed.
     """
     start = time.perf_counter()
     path = shard_path(setup.matches, shard.id)
@@ -109,8 +113,15 @@ def match_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> Matche
     for first, second in shard.keys:
         features = source.features(first), source.features(second)
         call = Call(threads=one_thread)
-        result = matcher.match_features(*features, setup.options, call)
-        matched.append(result_columns(result))
+        if setup.verifier == "colmap":
+            focal_lengths = shard.focal_px.get(first), shard.focal_px.get(second)
+            result, geometry = match_with_colmap(
+                matcher, features, focal_lengths, setup.options, call
+            )
+            matched.append(result_columns(result) | geometry_columns(geometry))
+        else:
+            result = matcher.match_features(*features, setup.options, call)
+            matched.append(result_columns(result))
     write_results(path, shard.keys, matched)
     results = read_results(path)
     seconds = time.perf_counter() - start
