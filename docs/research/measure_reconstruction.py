@@ -26,7 +26,7 @@ from training.errors import DataError
 from training.evaluation.benchmarks.sfm import centre_error
 from training.evaluation.cameras import find_scenes
 
-PIPELINES = ("matchserve", "colmap-sift", "matchserve-8192")
+PIPELINES = ("matchserve", "colmap-sift", "matchserve-8192", "matchserve-verified-by-colmap")
 
 
 def images_of(scene: Path) -> Path:
@@ -34,9 +34,11 @@ def images_of(scene: Path) -> Path:
     return scene / "images" if (scene / "images").is_dir() else scene
 
 
-def run_matchserve(scene: Path, output: Path, keypoints: int) -> None:
+def run_matchserve(scene: Path, output: Path, pipeline: str) -> None:
     """Reconstruct a scene with our command line."""
+    keypoints = 8192 if pipeline.endswith("8192") else 2048
     command = ["reconstruct", images_of(scene), "-o", output, "--max-keypoints", keypoints]
+    command += ["--verify-with", "colmap" if pipeline.endswith("by-colmap") else "matchserve"]
     command += ["--pairs", "exhaustive", "--mapper", "incremental"]
     subprocess.run([sys.executable, "-m", "matchserve", *map(str, command)], check=True)  # noqa: S603
 
@@ -116,8 +118,7 @@ def main() -> None:
         run_colmap(arguments.scenes[0], arguments.work)
         return
     if arguments.one:
-        keypoints = 8192 if arguments.one.endswith("8192") else 2048
-        run_matchserve(arguments.scenes[0], arguments.work, keypoints)
+        run_matchserve(arguments.scenes[0], arguments.work, arguments.one)
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     header = "scene | pipeline | registered | points | track | error px | centres mm | CPU s"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from multiprocessing import util
 from typing import Any
 
@@ -17,10 +18,10 @@ VARIABLE = "SIGNALLED_IN_START"
 real_spawn = util.spawnv_passfds
 
 
-def spawn(path: bytes, arguments: list[Any], fds: list[int]) -> int:
+def spawn(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
     """Start a process; if it is a worker, signal this process at once."""
-    pid: int = real_spawn(path, arguments, fds)
-    if any("spawn_main" in str(argument) for argument in arguments):
+    pid: int = real_spawn(path, args, passfds)
+    if any("spawn_main" in str(argument) for argument in args):
         os.kill(os.getpid(), number)
     return pid
 

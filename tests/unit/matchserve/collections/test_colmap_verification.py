@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from matchserve.collections import collection as module
 from matchserve.collections.collection import Collection
 from matchserve.collections.colmap_verification import match_with_colmap
 from matchserve.collections.exports import export_to
+from matchserve.collections.ledger import Ledger
 from matchserve.collections.work import load_matcher
 from matchserve.errors import InvalidParameter, ProviderUnavailable, WorkspaceMismatch
 from matchserve.vision.geometry import VerifyOptions
@@ -46,24 +49,25 @@ def test_the_database_has_the_geometries_of_colmap(verified: Collection, tmp_pat
     found = {pair[:2]: pair[2] for pair in verified.results()}
     count = 0
     with pycolmap.Database.open(path) as database:
-        names = {image.image_id: image.name for image in database.read_all_images()}
-        ids = {name: number for number, name in names.items()}
-        for (name0, name1), result in found.items():
+        images = {image.name: image for image in database.read_all_images()}
+        for names, result in found.items():
             if not result.is_verified:
                 continue
             count += 1
             assert result.colmap is not None
-            geometry = database.read_two_view_geometry(ids[name0], ids[name1])
+            assert result.colmap.F is not None
+            first, second = (images[name] for name in names)
+            geometry = database.read_two_view_geometry(first.image_id, second.image_id)
             assert configurations(int(geometry.config)).name == result.colmap.config
+            assert geometry.F is not None
             assert np.array_equal(geometry.F, result.colmap.F)
             assert np.array_equal(geometry.inlier_matches, result.rows[result.inliers])
-            stored = [database.read_keypoints(ids[name])[:, :2] for name in (name0, name1)]
+            camera0, camera1 = (database.read_camera(i.camera_id) for i in (first, second))
+            xy0, xy1 = (database.read_keypoints(i.image_id)[:, :2] for i in (first, second))
+            matches = database.read_matches(first.image_id, second.image_id)
             again = pycolmap.estimate_two_view_geometry(
-                *(one for name, xy in zip((name0, name1), stored, strict=True)
-                  for one in (database.read_camera(database.read_image_with_name(name).camera_id),
-                              xy)),
-                np.asarray(database.read_matches(ids[name0], ids[name1])),
-            )  # fmt: skip
+                camera0, xy0.astype(np.float64), camera1, xy1.astype(np.float64), matches
+            )
             # COLMAP alone, with its looser threshold and another seed, finds about the same.
             assert len(again.inlier_matches) == pytest.approx(result.inliers.sum(), rel=0.15)
     assert count >= 10
@@ -107,8 +111,8 @@ def test_a_workspace_of_an_earlier_version_is_continued(matched: Collection) -> 
     """Their recorded setup does not say what verified the matches."""
     fields = matched._fields(load_matcher(matched.setup).descriptor.card)
     del fields["verify_with"]
-    with module.closing(module.Ledger(matched.workspace.ledger)) as ledger:
-        ledger.set_setup(module.json.dumps(fields))
+    with closing(Ledger(matched.workspace.ledger)) as ledger:
+        ledger.set_setup(json.dumps(fields))
     list(matched.match(workers=1))
     assert matched.counts.matched == 0
     assert Collection.open(matched.workspace.root).setup.verifier == "matchserve"

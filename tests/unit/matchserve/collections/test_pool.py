@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -45,6 +46,6 @@ def test_kill_workers_kills_the_processes_of_this_process(monkeypatch: pytest.Mo
             killed.append(self)
 
     children = [Child(), Child()]
-    monkeypatch.setattr(pool.multiprocessing, "active_children", lambda: children)
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: children)
     pool.kill_workers()
     assert killed == children
