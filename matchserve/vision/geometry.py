@@ -163,18 +163,20 @@ def _among(
     options: VerifyOptions,
     sizes: tuple[tuple[int, int], tuple[int, int]],
 ) -> Verification:
-    """Judge a similarity or an affine map by chance among all candidates.
+    """Judge a map of the plane by chance among all candidates.
 
     A confident match has neighbours that agree with it on a similarity, also in unrelated images:
-    of matches that were chosen so, a few always agree. Calibrations are fitted without this.
+    of matches that were chosen so, a few always agree on one, and on a homography near it.
     """
-    if fit.matrix is None or fit.kind not in SAMPLE_SIZE or candidates <= len(points.p0):
+    if fit.matrix is None or fit.kind not in POINT_MAPS or candidates <= len(points.p0):
         return fit
     kept = fit.inliers[points.rows]
     agreeing = _count_positions(points.p0[kept], points.p1[kept])
     chance = _chance(fit.kind, options.threshold_px, sizes[1])
     log_nfa = log_false_alarms(candidates, agreeing, _SAMPLE[fit.kind], chance)
-    return replace(fit, log_nfa=log_nfa, confidence=1.0 - math.exp(log_nfa))
+    judged = replace(fit, confidence=1.0 - math.exp(log_nfa))
+    # Calibrations of `same_scene`, which homographies have, are fitted without this.
+    return judged if fit.kind not in SAMPLE_SIZE else replace(judged, log_nfa=log_nfa)
 
 
 def _has_depth(

@@ -24,7 +24,7 @@ from matchserve.vision.alignment import Template, Window, align, determinant, st
 from matchserve.vision.products import multiply
 
 # Coarse, then fine. docs/research/match-quality.md says how they were chosen.
-_WINDOWS = (Window.of(12.0, 15, 3), Window.of(6.0, 21, 3))
+_WINDOWS = (Window.of(12.0, 15, 4), Window.of(6.0, 21, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ def refine(
 ) -> Refinement:
     """Align matched keypoints, row i of one with row i of the other."""
     options = options or RefineOptions()
-    frames = [_Frames.of(i, k) for i, k in zip(images, keypoints, strict=True)]
+    frames = (_Frames.of(images[0], keypoints[0]), _Frames.of(images[1], keypoints[1]))
     count = len(keypoints[0])
     warp = np.tile(np.eye(2, 3, dtype=np.float32), (count, 1, 1))
     correlation = np.zeros(count, np.float32)
     for window in _WINDOWS:
-        level0, level1 = (one.levels(window.step) for one in frames)
+        level0, level1 = _levels(frames, window.step)
         template = Template.of(frames[0].sample(window, None, level0), window)
         warp, correlation = align(
             template, functools.partial(frames[1].sample, window, level=level1), warp
@@ -113,10 +113,24 @@ class _Frames:
             )
         return values
 
-    def levels(self, step_sigma: float) -> NDArray[np.intp]:
-        """The pyramid level whose pixels are nearest to the sampling step of each keypoint."""
-        level = np.round(np.log2(np.maximum(self.sigma * step_sigma, 1e-6)))
-        return np.asarray(np.clip(level, 0, len(self.pyramid) - 1), np.intp)
+
+def _levels(
+    frames: tuple[_Frames, _Frames], step_sigma: float
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the pyramid levels (M,) at which the windows of both images are sampled.
+
+    In image 1 it is the coarsest level whose pixels are not larger than the sampling step: coarser
+    ones would blur details that the samples still resolve. In image 0 it is the one at which the
+    window is blurred as much, in sigmas.
+    """
+    step0, step1 = (np.log2(np.maximum(one.sigma * step_sigma, 1e-6)) for one in frames)
+    level1 = np.floor(step1)
+    level0 = np.round(level1 + step0 - step1)
+    first, second = (
+        np.asarray(np.clip(level, 0, len(one.pyramid) - 1), np.intp)
+        for level, one in zip((level0, level1), frames, strict=True)
+    )
+    return first, second
 
 
 def _grid(centre: Float32, axes: Float32, window: Window) -> tuple[Float32, Float32]:
@@ -135,7 +149,7 @@ def _pyramid(image: Image) -> list[Float32]:
 def _in_pixels(
     images: tuple[Image, Image],
     keypoints: tuple[Keypoints, Keypoints],
-    frames: list[_Frames],
+    frames: tuple[_Frames, _Frames],
     warp: Float32,
     judged: tuple[Float32, Float32, Bool],
 ) -> Refinement:

@@ -161,3 +161,17 @@ def test_matches_that_were_chosen_from_many_are_weaker_evidence(kind: VerifyChoi
     np.testing.assert_array_equal(alone.inliers, chosen.inliers)
     assert alone.confidence > 0.999
     assert chosen.confidence < 0.5
+
+
+def test_a_homography_of_matches_that_were_chosen_from_many_is_weaker_evidence() -> None:
+    """Calibrations of `same_scene` see the evidence as it was when they were fitted."""
+    first, second = matches(TILTED, 8, 4)
+    confidence = np.ones(len(first), np.float32)
+    alone, chosen = (
+        verify(first, second, SIZES, VerifyOptions("homography"), confidence, candidates)
+        for candidates in (0, 1000)
+    )
+    np.testing.assert_array_equal(alone.inliers, chosen.inliers)
+    assert alone.confidence > 0.999
+    assert chosen.confidence < 0.5
+    assert chosen.log_nfa == alone.log_nfa
