@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from matchserve import __version__
 from matchserve.cli import collection, describe, inspect, match, models, serve, worker
-from matchserve.cli.output import printable, say
+from matchserve.cli.output import say
 from matchserve.errors import MatchServeError
 
 app = typer.Typer(
@@ -71,5 +71,5 @@ def main() -> None:
     try:
         app()
     except MatchServeError as error:
-        say(f"[red]error:[/] {escape(printable(error.message))}")
+        say(f"[red]error:[/] {escape(error.message)}")
         sys.exit(error.exit_code)

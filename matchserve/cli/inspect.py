@@ -17,7 +17,7 @@ from matchserve import defaults
 from matchserve import doctor as doctor_module
 from matchserve.cli.images import read_image_file
 from matchserve.cli.options import JsonFile, MaxKeypoints, ModelsDir, ProviderOption
-from matchserve.cli.output import STANDARD_OUTPUT, print_bench, write_json
+from matchserve.cli.output import STANDARD_OUTPUT, print_bench, printable, write_json
 from matchserve.errors import InvalidParameter
 from matchserve.pattern import generate_pair
 from matchserve.types import Image, UInt8
@@ -38,7 +38,7 @@ def doctor(
         table = Table("", "what", "finding")
         marks = {True: "[green]ok[/]", False: "[red]broken[/]", None: ""}
         for check in checks:
-            table.add_row(marks[check.ok], check.name, escape(check.detail))
+            table.add_row(marks[check.ok], check.name, escape(printable(check.detail)))
         Console().print(table)
     if any(check.ok is False for check in checks):
         raise typer.Exit(1)

@@ -59,7 +59,7 @@ def write_json(path: Path, value: object, *, indent: bool = False) -> None:
 
 def say(text: str) -> None:
     """Print a message, which may contain rich markup, to standard error."""
-    Console(stderr=True).print(text, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(printable(text), highlight=False, soft_wrap=True)
 
 
 def print_summary(result: MatchResult, provider: str) -> None:

@@ -15,6 +15,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from matchserve.errors import ModelCorrupt
+from matchserve.files import read_regular_file
 from matchserve.models.calibration import ReliabilityBin
 from matchserve.types import Float32
 from matchserve.vision.confidence import FIRST_CUES, SECOND_CUES
@@ -22,6 +23,7 @@ from matchserve.vision.products import multiply
 
 CONFIDENCE_FILE = "confidence.json"
 CONFIDENCE_DIAGRAM_FILE = "confidence.png"
+MAX_CONFIDENCE_BYTES = 4_000_000
 
 _Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e6, le=1e6)]
 _Row = tuple[_Finite, ...]
@@ -115,17 +117,18 @@ def read_confidence(directory: Path) -> Confidence | None:
     """Parse `directory/confidence.json`, or return None if there is none.
 
     Raises:
-        ModelCorrupt: it is not valid; the message names the field.
+        ModelCorrupt: it is not a readable file, or not valid; the message names the field.
     """
-    path = directory / CONFIDENCE_FILE
+    where = f"{directory.name}/{CONFIDENCE_FILE}"
     try:
-        text = path.read_bytes()
-    except OSError:
+        text = read_regular_file(directory / CONFIDENCE_FILE, MAX_CONFIDENCE_BYTES)
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise ModelCorrupt(f"{where}: not readable") from error
     try:
         return Confidence.model_validate_json(text)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the file"
-        where = f"{directory.name}/{CONFIDENCE_FILE}"
         raise ModelCorrupt(f"{where}: {field}: {first['msg']}") from error

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
 
-from matchserve.errors import ModelCorrupt, ModelError
+from matchserve.cli import app, main
+from matchserve.errors import ModelCorrupt, ModelError, PayloadTooLarge
 from matchserve.models.onnx_guard import OPERATORS, check_model
 from matchserve.models.registry import load_descriptor, shipped_models_dir
-from tests.tiny_models import write_tiny_model
+from tests.tiny_models import tiny_graph, write_tiny_model
 
 VARINT_MORE = 0x80
 
@@ -86,11 +90,29 @@ def test_a_declared_tensor_must_fit_into_the_file() -> None:
 )
 def test_loops_and_branches_are_refused(operator: str) -> None:
     """S-5: a loop needs no time at all to be refused."""
-    body = helper.make_graph([], "body", [], [])
-    node = helper.make_node(operator, [], ["x"], body=body)
+    node = helper.make_node(operator, [], ["x"])
     model = helper.make_model(helper.make_graph([node], "g", [], []))
-    with pytest.raises(ModelCorrupt, match=r"not allowed|inside of nodes"):
+    with pytest.raises(ModelCorrupt, match="not allowed"):
         check_model(model.SerializeToString())
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_graph_inside_of_an_allowed_operator_is_refused(is_list: bool) -> None:
+    body = helper.make_graph([], "body", [], [])
+    node = helper.make_node("Relu", ["a"], ["b"], body=[body] if is_list else body)
+    model = helper.make_model(helper.make_graph([node], "g", [], []))
+    with pytest.raises(ModelCorrupt, match="inside of nodes"):
+        check_model(model.SerializeToString())
+
+
+def test_a_model_with_a_loop_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    graph = tiny_graph()
+    graph.graph.node.append(
+        helper.make_node("Loop", [], ["x"], body=helper.make_graph([], "body", [], []))
+    )
+    write_tiny_model(tmp_path / "tiny", graph=graph)
+    with pytest.raises(ModelCorrupt, match="'Loop', which is not allowed"):
+        load_descriptor("tiny", models_dir=tmp_path)
 
 
 @pytest.mark.parametrize("domain", ["com.microsoft", "ai.onnx.ml", "custom"])
@@ -131,27 +153,40 @@ def folder(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("replace", [fifo, endless, folder])
-@pytest.mark.parametrize("name", ["model.onnx", "golden.npz", "card.json"])
-def test_only_regular_files_are_read(
-    tmp_path: Path, name: str, replace: Callable[[Path], None]
-) -> None:
-    write_tiny_model(tmp_path / "tiny")
-    replace(tmp_path / "tiny" / name)
+def empty_device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/null")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("model.onnx", "model_missing"),
+        ("golden.npz", "model_missing"),
+        ("card.json", "model_missing"),
+        ("confidence.json", "model_corrupt"),
+    ],
+)
+def test_only_regular_files_are_read(tmp_path: Path, name: str, code: str) -> None:
+    """A process of its own, because a pipe that is opened without care is waited for for ever."""
     program = (
         "import sys\nfrom pathlib import Path\n"
         "from matchserve.errors import MatchServeError\n"
         "from matchserve.models.onnx_model import OnnxDescriptor\n"
-        "try:\n    OnnxDescriptor(Path(sys.argv[1]))\n"
-        "except MatchServeError as error:\n    print(error.code)\n"
+        "for directory in sys.argv[1:]:\n"
+        "    try:\n        OnnxDescriptor(Path(directory))\n"
+        "    except MatchServeError as error:\n        print(error.code)\n"
     )
+    directories = []
+    for replace in (fifo, endless, empty_device, folder):
+        directory = write_tiny_model(tmp_path / replace.__name__)
+        (directory / name).touch()
+        replace(directory / name)
+        directories.append(str(directory))
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "tiny")],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [sys.executable, "-c", program, *directories], capture_output=True, text=True, timeout=60
     )
-    assert done.stdout.strip() in ("model_missing", "model_corrupt"), done.stderr
+    assert done.stdout.split() == 4 * [code], done.stderr
 
 
 def test_a_golden_archive_is_not_unpacked_without_bound(tmp_path: Path) -> None:
@@ -160,22 +195,20 @@ def test_a_golden_archive_is_not_unpacked_without_bound(tmp_path: Path) -> None:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(
-            header, {"descr": "|u1", "fortran_order": False, "shape": (300_000, 1, 32, 32)}
+            header, {"descr": "|u1", "fortran_order": False, "shape": (110_000, 1, 32, 32)}
         )
         with archive.open("patches.npy", "w") as member:
             member.write(header.getvalue())
-            for _ in range(300):
+            for _ in range(110):
                 member.write(bytes(1_024_000))
     (directory / "golden.npz").write_bytes(buffer.getvalue())
     set_golden_sum(directory)
-    with pytest.raises(ModelError, match=r"golden\.npz"):
+    with pytest.raises(ModelError, match=r"golden\.npz") as refusal:
         load_descriptor("tiny", models_dir=tmp_path)
+    assert isinstance(refusal.value.__cause__, PayloadTooLarge)
 
 
 def set_golden_sum(directory: Path) -> None:
-    import hashlib
-    import json
-
     path = directory / "card.json"
     card = json.loads(path.read_text(encoding="utf-8"))
     data = (directory / "golden.npz").read_bytes()
@@ -183,20 +216,39 @@ def set_golden_sum(directory: Path) -> None:
     path.write_text(json.dumps(card), encoding="utf-8")
 
 
-def test_a_card_cannot_write_to_the_terminal(tmp_path: Path) -> None:
-    directory = write_tiny_model(tmp_path / "tiny")
-    path = directory / "card.json"
-    text = path.read_text(encoding="utf-8")
-    import json
+HOSTILE = "\x1b]0;owned\x07\x1b[2J[red]x[/]"
 
-    card = json.loads(text)
-    card["method"] = "\x1b]0;owned\x07\x1b[2J[red]x[/]"
+
+@pytest.mark.parametrize("command", [["models"], ["models", "tiny"], ["doctor"]])
+def test_a_card_cannot_write_to_the_terminal(tmp_path: Path, command: list[str]) -> None:
+    figures = {"figures": {"tiny": {"mma@3px": 0.5}}}
+    write_tiny_model(tmp_path / "tiny", method=HOSTILE, metrics={HOSTILE: figures})
+    path = write_tiny_model(tmp_path / "broken") / "card.json"
+    card = json.loads(path.read_text(encoding="utf-8"))
+    card[HOSTILE] = "an unknown field, which the message names"
     path.write_text(json.dumps(card), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "matchserve", "models", "--models-dir", str(tmp_path)],
-        capture_output=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert b"\x1b" not in done.stdout
-    assert b"\x07" not in done.stdout
+    done = CliRunner().invoke(app, [*command, "--models-dir", str(tmp_path)])
+    # One of the models is broken, which only `doctor` calls a failure.
+    assert done.exit_code == (1 if command == ["doctor"] else 0), done.output
+    assert "]0;owned" in done.output
+    assert "\x1b" not in done.output
+    assert "\x07" not in done.output
+
+
+def test_an_error_cannot_write_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ModelCorrupt(HOSTILE)
+
+    monkeypatch.setattr("matchserve.cli.app", fail)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            main()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    printed = capsys.readouterr().err
+    assert "]0;owned" in printed
+    assert "\x1b" not in printed
+    assert "\x07" not in printed

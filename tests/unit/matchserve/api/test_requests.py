@@ -10,12 +10,15 @@ from PIL import Image as Pillow
 
 from matchserve.api.body import MULTIPART
 from matchserve.api.requests import Body, ImagesRequest, parse_match
+from matchserve.errors import ImageTooLarge
 from matchserve.settings import Settings
 
 
-def weight(size: tuple[int, int], **fields: str) -> float:
+def weight(
+    size: tuple[int, int], image_format: str = "PNG", mode: str = "L", **fields: str
+) -> float:
     buffer = io.BytesIO()
-    Pillow.new("L", size).save(buffer, "PNG")
+    Pillow.new(mode, size).save(buffer, image_format)
     files = {"image0": buffer.getvalue(), "image1": buffer.getvalue()}
     request = httpx.Request("POST", "http://x", files=files, data=fields)
     boundary = request.headers["Content-Type"].partition("boundary=")[2].encode()
@@ -38,6 +41,19 @@ def test_a_reduced_image_weighs_its_working_size() -> None:
 
 def test_a_large_image_weighs_its_decoding_however_small_it_becomes() -> None:
     assert weight((6000, 4000), max_side="16") == pytest.approx(2 * 24 * 2.1 / 240)
+
+
+def test_a_request_weighs_what_its_format_takes_to_decode() -> None:
+    png, webp = (weight((800, 600), name, max_side="16") for name in ("PNG", "WEBP"))
+    assert png == pytest.approx(2 * 0.48 * 2.1 / 240)
+    assert webp == pytest.approx(2 * 0.48 * 16 / 240)
+
+
+def test_an_image_that_takes_too_much_memory_to_decode_is_refused_by_its_header() -> None:
+    """38 bytes of WebP can be 50 megapixels, and take 16 bytes a pixel."""
+    weight((4000, 3300), "PNG")
+    with pytest.raises(ImageTooLarge, match="decoding this WEBP of 4000x3300 takes 211 MB"):
+        weight((4000, 3300), "WEBP")
 
 
 def test_views_weigh_the_features_that_are_kept() -> None:

@@ -174,6 +174,24 @@ def test_small_requests_pass_a_large_one_into_slots_that_it_cannot_use() -> None
     run(body())
 
 
+def test_a_freed_slot_goes_to_a_small_request_behind_one_that_does_not_fit() -> None:
+    async def body() -> None:
+        admission = Admission(Slots(running=2, waiting=20, megapixels=30))
+        running = [await admission.enter(20, 1), await admission.enter(1, 1)]
+        large = asyncio.create_task(admission.enter(24, 9))
+        small = asyncio.create_task(admission.enter(1, 9))
+        await asyncio.sleep(0)
+        assert admission.waiting == 2  # both slots are taken
+        running.pop().release()
+        assert admission.waiting == 1
+        (await small).release()
+        assert not large.done()
+        running.pop().release()
+        (await large).release()
+
+    run(body())
+
+
 def test_small_requests_do_not_delay_a_large_one_for_ever() -> None:
     async def body() -> None:
         admission = Admission(Slots(running=4, waiting=20, megapixels=10))
