@@ -104,7 +104,7 @@ def find_matches(
 
 def support_confidence(kind: str) -> float:
     """Return the least confidence of a match that a geometry of this kind is fitted to."""
-    is_simple = kind in ("similarity", "affine")
+    is_simple = kind in ("similarity", "affine", "auto")
     return defaults.REGISTRATION_SUPPORT if is_simple else defaults.SUPPORT_CONFIDENCE
 
 

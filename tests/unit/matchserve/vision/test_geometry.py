@@ -7,55 +7,9 @@ import numpy as np
 import pytest
 
 from matchserve.errors import InvalidParameter
-from matchserve.types import Float64, VerifyKind
+from matchserve.types import VerifyKind
 from matchserve.vision.geometry import Camera, VerifyOptions, log_false_alarms, verify
-
-SIZES = ((800, 600), (800, 600))
-CAMERA = Camera(700, 700, 399.5, 299.5)
-
-
-def planar(
-    count: int = 200, outliers: int = 100, seed: int = 0
-) -> tuple[Float64, Float64, Float64]:
-    """Points under a homography, a third of them wrong."""
-    rng = np.random.default_rng(seed)
-    homography = np.array([[0.9, -0.2, 60], [0.15, 1.05, -30], [1e-4, -5e-5, 1.0]])
-    first = rng.uniform((50, 50), (750, 550), (count + outliers, 2))
-    second = cv2.perspectiveTransform(first[None], homography)[0]
-    second += rng.normal(0, 0.3, second.shape)
-    second[count:] = rng.uniform((0, 0), (800, 600), (outliers, 2))
-    return first, second, homography
-
-
-def spatial(count: int = 200, outliers: int = 100) -> tuple[Float64, Float64, Float64, Float64]:
-    """Points in space seen by two cameras: image points, rotation, unit translation."""
-    rng = np.random.default_rng(1)
-    points = rng.uniform((-2, -1.5, 4), (2, 1.5, 9), (count + outliers, 3))
-    rotation, _ = cv2.Rodrigues(np.array([0.05, -0.2, 0.1]))
-    translation = np.array([0.8, 0.1, 0.2])
-    k = CAMERA.matrix
-
-    def project(xyz: Float64) -> Float64:
-        uvw = xyz @ k.T
-        return np.asarray(uvw[:, :2] / uvw[:, 2:])
-
-    first, second = project(points), project(points @ rotation.T + translation)
-    second += rng.normal(0, 0.3, second.shape)
-    second[count:] = rng.uniform((0, 0), (800, 600), (outliers, 2))
-    return first, second, np.asarray(rotation), translation / np.linalg.norm(translation)
-
-
-def spatial_plane(count: int) -> tuple[Float64, Float64, Float64]:
-    """Points of one plane seen by the two cameras of `spatial`, and its homography."""
-    rotation, _ = cv2.Rodrigues(np.array([0.05, -0.2, 0.1]))
-    normal = np.array([0.1, 0.2, 1.0]) / 6
-    k = CAMERA.matrix
-    homography = k @ (rotation + np.outer([0.8, 0.1, 0.2], normal)) @ np.linalg.inv(k)
-    rng = np.random.default_rng(2)
-    first = rng.uniform((50, 50), (750, 550), (count, 2))
-    moved = np.column_stack([first, np.ones(count)]) @ homography.T
-    second = moved[:, :2] / moved[:, 2:] + rng.normal(0, 0.3, first.shape)
-    return first, second, homography
+from tests.unit.matchserve.vision.point_pairs import CAMERA, SIZES, planar, spatial
 
 
 def test_homography_is_found() -> None:
@@ -91,25 +45,6 @@ def test_relative_pose_is_found() -> None:
     x0 = np.column_stack([first[:200], np.ones(200)]) @ np.linalg.inv(CAMERA.matrix).T
     x1 = np.column_stack([second[:200], np.ones(200)]) @ np.linalg.inv(CAMERA.matrix).T
     assert np.abs(np.einsum("ni,ij,nj->n", x1, found.matrix, x0)).mean() < 1e-2
-
-
-@pytest.mark.parametrize("on_plane", [0, 120])
-def test_auto_finds_depth_beside_a_plane(on_plane: int) -> None:
-    """Matches off the plane decide, also where most matches are on it."""
-    first, second, _, _ = spatial(80, 20)
-    flat0, flat1, _ = spatial_plane(on_plane)
-    found = verify(np.r_[first, flat0], np.r_[second, flat1], SIZES, VerifyOptions("auto"))
-    assert found.kind == "fundamental"
-    assert found.inliers[:80].mean() > 0.9
-
-
-def test_auto_is_not_misled_by_the_slack_of_a_fundamental_matrix() -> None:
-    """Wrong matches agree with some fundamental matrix, and a rough plane with almost any."""
-    first, second, _ = planar(count=60, outliers=60)
-    second[:60] += np.random.default_rng(9).normal(0, 1.5, (60, 2))
-    found = verify(first, second, SIZES, VerifyOptions("auto"))
-    assert found.kind in ("homography", "similarity")
-    assert found.reason.startswith(found.kind)
 
 
 @pytest.mark.parametrize("kind", ["homography", "affine", "similarity", "fundamental", "pose"])
