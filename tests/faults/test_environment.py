@@ -186,8 +186,10 @@ def test_errors_after_a_departure_are_not_reported_as_lost(tmp_path: Path) -> No
         for number in range(30):
             gone = asyncio.Event()
 
-            async def receive(gone: asyncio.Event = gone) -> dict[str, str]:
+            async def receive(gone: asyncio.Event = gone, number: int = number) -> dict[str, str]:
                 await gone.wait()
+                if number % 3 == 0:
+                    raise ConnectionResetError("an error of the connection")
                 return {"type": "http.disconnect"}
 
             request: Any = SimpleNamespace(receive=receive, state=SimpleNamespace())

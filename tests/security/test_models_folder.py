@@ -63,6 +63,21 @@ def test_external_data_is_refused_however_its_tags_are_written(
         check_model(model_with(external_tensor(high_bits=high_bits, tag_bytes=tag_bytes)))
 
 
+def test_external_data_is_refused_by_either_of_its_fields() -> None:
+    """A parser may look at the location alone, or at the entries alone."""
+    entry = field(1, b"location") + field(2, b"secret.bin")
+    for tensor in (field(13, entry), varint(14 << 3) + b"\x01"):
+        with pytest.raises(ModelCorrupt, match="external files"):
+            check_model(model_with(tensor))
+    check_model(model_with(varint(14 << 3) + b"\x00"))
+
+
+def test_a_tag_in_more_bytes_than_it_needs_is_refused() -> None:
+    check_model(varint(1 << 3) + b"\x0a")
+    with pytest.raises(ModelCorrupt, match="not a valid"):
+        check_model(varint(1 << 3, 3) + b"\x0a")
+
+
 def test_a_location_is_read_as_the_runtime_reads_it() -> None:
     tensor = varint(14 << 3) + varint((1 << 32) + 1)
     with pytest.raises(ModelCorrupt):

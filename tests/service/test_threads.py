@@ -21,6 +21,7 @@ from matchserve.api import routes
 from matchserve.api.body import BodyBudget, received
 from matchserve.api.requests import parse_match
 from matchserve.engine import admission
+from matchserve.errors import InvalidParameter
 from matchserve.hardware import available_cpus
 from tests.in_process import served
 from tests.load.driver import lone_median_s, pairs
@@ -31,6 +32,11 @@ PATCH: dict[str, Any] = {
     "content": np.arange(1024, dtype=np.uint32).astype(np.uint8).tobytes(),
     "headers": {"Content-Type": "application/octet-stream"},
 }
+
+JSON_PATHS = [
+    *("/v1/match", "/v1/features", "/v1/features/match", "/v1/patches", "/v1/match/batch"),
+    "/v2/models/rootsift/infer",
+]
 
 
 def test_many_clients_start_few_threads(server: ServerProcess, http: httpx.Client) -> None:
@@ -92,6 +98,27 @@ def test_keys_and_rates_are_looked_at_on_the_event_loop(monkeypatch: pytest.Monk
     assert "worker" not in seen.pop().lower()
 
 
+def test_bodies_are_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def refuse(*_: object) -> None:
+        threads.append(threading.current_thread().name)
+        raise InvalidParameter("seen")
+
+    archives = {"features0": b"PK", "features1": b"PK"}
+    requests: list[tuple[str, str, dict[str, Any]]] = [
+        *(("api.jsonbody._outside_strings", path, {"json": {}}) for path in JSON_PATHS),
+        ("api.multipart._Reader", "/v1/match", {"files": {"image0": b"x"}}),
+        ("archives._check_directory", "/v1/features/match", {"files": archives}),
+    ]
+    with served(default_model="rootsift") as (client, _):
+        for parser, path, body in requests:
+            with monkeypatch.context() as patched:
+                patched.setattr(f"matchserve.{parser}", refuse)
+                assert client.post(path, **body).status_code == 422, path
+    assert [name.rpartition("_")[0] for name in threads] == len(requests) * ["matchserve-helper"]
+
+
 def test_who_is_refused_is_refused_before_parsing_and_keeps_the_connection(
     monkeypatch: pytest.MonkeyPatch, pair: dict[str, bytes]
 ) -> None:
@@ -139,6 +166,17 @@ def test_who_is_refused_is_refused_before_parsing_and_keeps_the_connection(
 
 def _address(answer: httpx.Response) -> object:
     return answer.extensions["network_stream"].get_extra_info("client_addr")
+
+
+def test_a_probe_does_not_wait_for_bodies_that_are_parsed() -> None:
+    release = threading.Event()
+    with served(default_model="rootsift") as (client, service):
+        parsing = [service._helpers.submit(release.wait, 2 * GUARD_S) for _ in range(64)]
+        try:
+            assert client.get("/readyz", timeout=GUARD_S).status_code == 200
+            assert not any(one.done() for one in parsing)
+        finally:
+            release.set()
 
 
 def test_many_probes_of_a_hanging_model_are_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from matchserve.clock import ClientDeparted, Deadline
+from matchserve.decoding.child import CPU_S
 from matchserve.decoding.pool import DecoderPool
 from matchserve.errors import (
     CorruptImage,
@@ -100,6 +101,19 @@ def test_memory_is_limited(pattern: UInt8) -> None:
         with pytest.raises(ImageTooLarge):
             decoded(pool, hostile.bomb(7000, 7000))
         np.testing.assert_array_equal(decoded(pool, encoded(pattern)).grey, pattern)
+    finally:
+        pool.close()
+
+
+def test_processor_time_is_limited(pattern: UInt8) -> None:
+    before = set(psutil.Process().children())
+    pool = DecoderPool(1, SERVICE_LIMITS, FORMATS)
+    try:
+        decoded(pool, encoded(pattern))
+        (child,) = set(psutil.Process().children()) - before
+        first, _ = child.rlimit(psutil.RLIMIT_CPU)
+        used = sum(child.cpu_times()[:2])
+        assert 0 < first <= used + CPU_S + 1
     finally:
         pool.close()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,65 @@ def test_scans_are_counted_in_the_image_only() -> None:
     assert read_header(corpus.scans_jpeg(headers.MAX_SCANS), FORMATS).size == (7000, 7000)
     with pytest.raises(ImageTooLarge):
         read_header(corpus.scans_jpeg(headers.MAX_SCANS + 1), FORMATS)
+
+
+def comments_jpeg(count: int) -> bytes:
+    whole = corpus.plain_jpeg()
+    return whole[:2] + corpus.segment(0xFE, b"") * count + whole[2:]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused", "message"),
+    [
+        (
+            lambda: corpus.fill_jpeg(len(corpus.plain_jpeg()) + headers.MAX_STRAY_BYTES),
+            lambda: corpus.fill_jpeg(len(corpus.plain_jpeg()) + headers.MAX_STRAY_BYTES + 2),
+            "between its segments",
+        ),
+        (
+            lambda: corpus.junk_jpeg(len(corpus.plain_jpeg()) + headers.MAX_STRAY_BYTES),
+            lambda: corpus.junk_jpeg(len(corpus.plain_jpeg()) + headers.MAX_STRAY_BYTES + 2),
+            "between its segments",
+        ),
+        (
+            lambda: comments_jpeg(headers.MAX_JPEG_SEGMENTS - 100),
+            lambda: comments_jpeg(headers.MAX_JPEG_SEGMENTS),
+            "segments",
+        ),
+        (
+            lambda: corpus.chunks_png(12 * (headers.MAX_PNG_HEAD_CHUNKS - 10)),
+            lambda: corpus.chunks_png(12 * headers.MAX_PNG_HEAD_CHUNKS),
+            "too many chunks",
+        ),
+        (
+            lambda: corpus.empty_pixels_png(12 * (headers.MAX_PNG_CHUNKS - 10)),
+            lambda: corpus.empty_pixels_png(12 * headers.MAX_PNG_CHUNKS),
+            "too many chunks",
+        ),
+        (
+            lambda: corpus.frames_webp(24 * (headers.MAX_WEBP_CHUNKS - 10)),
+            lambda: corpus.frames_webp(24 * headers.MAX_WEBP_CHUNKS),
+            "too many chunks",
+        ),
+        (
+            lambda: corpus.overlapping_ifd(headers.MAX_TIFF_TAGS, 1),
+            lambda: corpus.overlapping_ifd(headers.MAX_TIFF_TAGS + 1, 1),
+            "tags",
+        ),
+        (
+            lambda: corpus.overlapping_ifd(2, 10),
+            lambda: corpus.overlapping_ifd(2, 20),
+            "more bytes than the file",
+        ),
+    ],
+    ids=["fill", "junk", "segments", "chunks", "pixels", "frames", "tags", "bytes of tags"],
+)
+def test_the_parts_of_a_file_are_counted(
+    allowed: Callable[[], bytes], refused: Callable[[], bytes], message: str
+) -> None:
+    read_header(allowed(), FORMATS)
+    with pytest.raises(CorruptImage, match=message):
+        read_header(refused(), FORMATS)
 
 
 @pytest.mark.parametrize("end", range(2, 400, 7))
