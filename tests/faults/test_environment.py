@@ -186,10 +186,8 @@ def test_errors_after_a_departure_are_not_reported_as_lost(tmp_path: Path) -> No
         for number in range(30):
             gone = asyncio.Event()
 
-            async def receive(gone: asyncio.Event = gone, number: int = number) -> dict[str, str]:
+            async def receive(gone: asyncio.Event = gone) -> dict[str, str]:
                 await gone.wait()
-                if number % 3 == 0:
-                    raise ConnectionResetError("an error of the connection")
                 return {"type": "http.disconnect"}
 
             request: Any = SimpleNamespace(receive=receive, state=SimpleNamespace())
@@ -214,3 +212,33 @@ def test_errors_after_a_departure_are_not_reported_as_lost(tmp_path: Path) -> No
     service.close()
     assert complaints == []
     assert threading.active_count() < 100
+
+
+def test_an_error_at_the_moment_of_a_departure_is_not_reported_as_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    complaints: list[dict[str, Any]] = []
+    running: list[asyncio.Future[None]] = []
+    service = create_app(Settings(default_model="rootsift")).state.service
+
+    async def body() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, seen: complaints.append(seen))
+
+        async def receive() -> None:
+            await asyncio.Event().wait()
+
+        async def fail(*_: object) -> None:
+            running[0].cancel()
+            raise InvalidParameter("an error that nobody waits for")
+
+        monkeypatch.setattr(service, "_admitted", fail)
+        request: Any = SimpleNamespace(receive=receive, state=SimpleNamespace())
+        service.start_deadline(request)
+        running.append(asyncio.ensure_future(service.run(request, 0.1, lambda _: None)))
+        await asyncio.wait(running)
+        assert running.pop().cancelled()
+        gc.collect()
+
+    asyncio.run(body())
+    service.close()
+    assert complaints == []
