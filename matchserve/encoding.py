@@ -6,6 +6,7 @@ Coordinates are pixels of the image as sent; the centre of the top-left pixel is
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,11 +113,13 @@ def to_json(fields: Any, *, indent: bool = False) -> bytes:
     return orjson.dumps(fields, option=option | (orjson.OPT_INDENT_2 if indent else 0))
 
 
-def result_npz(result: MatchResult, *, details: bool = False) -> bytes:
+def result_npz(
+    result: MatchResult, *, details: bool = False, extra: Mapping[str, Any] | None = None
+) -> bytes:
     """Encode a match as npz; read it with `numpy.load(..., allow_pickle=False)`.
 
     `timings_ms` are milliseconds of the stages in `timing_stages`. `details` is that of
-    `result_fields`.
+    `result_fields`; `extra` are further arrays.
     """
     verification = result.verification
     matrix = np.full((3, 3), np.nan) if verification.matrix is None else verification.matrix
@@ -153,6 +156,7 @@ def result_npz(result: MatchResult, *, details: bool = False) -> bytes:
         "notes": np.array(result.notes, np.str_),
         "timing_stages": np.array(list(result.timings_ms), np.str_),
         "timings_ms": np.array(list(result.timings_ms.values()), np.float64),
+        **(extra or {}),
     }
     return npz_bytes(arrays)
 

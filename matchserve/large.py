@@ -41,6 +41,8 @@ class Raster:
         self.path = fspath(path)
         image = self._open()
         self.size = (int(image.width), int(image.height))
+        has_exif = image.get_typeof("exif-data") != 0
+        self.exif: bytes = image.get("exif-data") if has_exif else b""
 
     def rows(self, level: Level, bounds: list[tuple[int, int]]) -> Iterator[UInt8]:
         """Yield the rows `start` to `end` of a level for each of the bounds, from top to bottom.
@@ -82,11 +84,13 @@ def describe_large(
     *,
     per_megapixel: int = KEYPOINTS_PER_MEGAPIXEL,
     core: int = CORE,
+    max_keypoints: int | None = None,
 ) -> Features:
     """Find and describe keypoints of an image of any size, in pixels of the whole image.
 
     `options.detect.max_keypoints` and `options.max_side` do not apply: each window keeps its
-    strongest `per_megapixel` keypoints. The EXIF orientation is ignored.
+    strongest `per_megapixel` keypoints, fewer in an image that would have more than about
+    `max_keypoints`. The EXIF orientation is ignored.
 
     Raises:
         ProviderUnavailable: pyvips is not installed.
@@ -99,10 +103,15 @@ def describe_large(
     raster = Raster(path)
     if min(raster.size) < _SMALLEST_WINDOW:
         raise ImageTooSmall(f"{raster.path} has {raster.size[0]} x {raster.size[1]} pixels")
+    found = levels(raster.size, core)
+    density = float(per_megapixel)
+    if max_keypoints is not None:
+        megapixels = sum(level.width * level.height for level in found) / 1e6
+        density = min(density, max_keypoints / megapixels)
     parts = [
         part
-        for level in levels(raster.size, core)
-        for part in _describe_level(matcher, raster, level, options, (per_megapixel, core))
+        for level in found
+        for part in _describe_level(matcher, raster, level, options, (density, core))
     ]
     keypoints, descriptors = _joined(parts)
     card = matcher.descriptor.card
@@ -154,7 +163,7 @@ def _joined(parts: list[tuple[Keypoints, Any]]) -> tuple[Keypoints, Any]:
 
 
 def _describe_level(
-    matcher: Matcher, raster: Raster, level: Level, options: Options, rule: tuple[int, int]
+    matcher: Matcher, raster: Raster, level: Level, options: Options, rule: tuple[float, int]
 ) -> Iterator[tuple[Keypoints, Any]]:
     density, core = rule
     rows = list(windows(level, core))
@@ -172,7 +181,7 @@ def _describe_window(
     level: Level,
     core: Core,
     options: Options,
-    per_megapixel: int,
+    per_megapixel: float,
 ) -> tuple[Keypoints, Any]:
     image = Image(grey, (grey.shape[1], grey.shape[0]))
     count = max(1, round(per_megapixel * core.area / 1e6))

@@ -1,6 +1,7 @@
 """Reconstruct scenes hidden among unrelated photographs from retrieved pairs, and from all pairs.
 
-    python docs/research/measure_retrieval_pairs.py --work /tmp/hidden --photos train/photos --half 1 SCENE...
+    python docs/research/measure_retrieval_pairs.py --work /tmp/hidden \\
+        --photos train/photos --half 1 SCENE...
 
 For each scene, `all` matches all pairs of its images alone. `hidden` matches `retrieval:20` of its
 images and the photographs together, and shows the model that has most images of the scene.

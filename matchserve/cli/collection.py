@@ -33,6 +33,8 @@ from matchserve.collections.pool import STOP_SIGNALS, kill_workers
 from matchserve.collections.progress import show
 from matchserve.collections.report import Report, make_report, summary
 from matchserve.collections.shards import Verifier
+from matchserve.collections.sources import Tiling
+from matchserve.limits import LIBRARY_LIMITS
 from matchserve.types import CollectionVerify
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
@@ -99,8 +101,15 @@ Verify = Annotated[
 VerifyWith = Annotated[
     Verifier,
     typer.Option(
-        help="What estimates the geometry of each pair: matchserve, or colmap, which takes longer "
-        "and needs pycolmap."
+        help="What estimates the geometry of each pair: matchserve, or colmap (needs pycolmap)."
+    ),
+]
+TilesOption = Annotated[
+    Tiling,
+    typer.Option(
+        help=f"Images that are described at full resolution in windows, with pyvips: auto those of "
+        f"more than {LIBRARY_LIMITS.max_pixels // 10**6} megapixels, or all; never refuses images "
+        "that are too large."
     ),
 ]
 Store = Annotated[
@@ -140,6 +149,7 @@ def reconstruct(
     max_side: MaxSide = defaults.MAX_SIDE,
     upright: Upright = False,
     exif: Exif = "ignore",
+    tiles: TilesOption = "auto",
     ratio: Ratio = None,
     refine: RefineOption = defaults.REFINE,
     verify_with: VerifyWith = "matchserve",
@@ -165,6 +175,7 @@ def reconstruct(
     collection = Collection(
         output, images=folder, model=model, options=options, store=store,
         models_dir=models_dir, provider=provider, verify_with=verify_with,
+        tiles=tiles,
     )  # fmt: skip
     if dry_run:
         say(escape(estimate(collection, pairs, workers).text()))
@@ -192,6 +203,7 @@ def match_folder(
     max_side: MaxSide = defaults.MAX_SIDE,
     upright: Upright = False,
     exif: Exif = "ignore",
+    tiles: TilesOption = "auto",
     ratio: Ratio = None,
     verify: Verify = defaults.VERIFY,
     verify_with: VerifyWith = "matchserve",
@@ -222,6 +234,7 @@ def match_folder(
     collection = Collection(
         output, images=folder, model=model, options=options, store=store,
         models_dir=models_dir, provider=provider, verify_with=verify_with,
+        tiles=tiles,
     )  # fmt: skip
     if dry_run:
         say(escape(estimate(collection, pairs, workers).text()))

@@ -15,6 +15,7 @@ from matchserve.cli.images import (
     named_service_errors,
     read_image_file,
 )
+from matchserve.cli.map_coordinates import MapCoordinates, read_map_coordinates
 from matchserve.cli.options import (
     CameraOfBoth,
     CameraOfFirst,
@@ -134,6 +135,14 @@ def match(
     max_pixels: MaxPixels = LIBRARY_LIMITS.max_pixels,
     exif: Exif = "apply",
     tiles: Tiles = False,
+    map_coordinates: Annotated[
+        bool,
+        typer.Option(
+            "--map-coordinates",
+            help="Give the matched points of GeoTIFF files in coordinates of their maps as well: "
+            "map_points0, map_points1, epsg0 and epsg1 of the JSON and npz files.",
+        ),
+    ] = False,
     details: Annotated[
         bool,
         typer.Option(help="Write the scale, orientation and score of each keypoint as well."),
@@ -153,6 +162,9 @@ def match(
     extras1 = extras("image1", mask1, ignore1, keypoints1)
     if tiles:
         refuse_with_tiles(server, extras0, extras1)
+    maps = MapCoordinates()
+    if map_coordinates:
+        maps = read_map_coordinates((image0, image1), server, exif=exif, in_windows=tiles)
     if server is not None:
         fields = {
             **({"model": model} if model is not None else {}),  # otherwise the server's default
@@ -197,16 +209,29 @@ def match(
         with named_errors(matcher, images, options):
             first, second = extras0.input(data0, matcher), extras1.input(data1, matcher)
             result = matcher.match(first, second, options)
-    if json is not None:
-        write_json(json, result_fields(result, details=details))
-    if npz is not None:
-        write(npz, result_npz(result, details=details))
+    _write_result((json, npz), result, maps, details=details)
     if draw is not None and tiles:
         colours = [thumbnail(image, DRAWING_SIDE) for image in (image0, image1)]
         write(draw, png_bytes(draw_matches(colours[0], colours[1], result)))
     elif draw is not None:
         write(draw, _drawn((data0, data1), result, exif, matcher.limits))
     print_summary(result, matcher.descriptor.provider)
+    maps.say_summary(result)
+
+
+def _write_result(
+    files: tuple[Path | None, Path | None],
+    result: MatchResult,
+    maps: MapCoordinates,
+    *,
+    details: bool,
+) -> None:
+    """Write the JSON and npz files that are wanted."""
+    json, npz = files
+    if json is not None:
+        write_json(json, result_fields(result, details=details) | maps.fields(result))
+    if npz is not None:
+        write(npz, result_npz(result, details=details, extra=maps.arrays(result)))
 
 
 def _match_on_server(

@@ -24,6 +24,7 @@ from matchserve.collections.refining import read_refined
 from matchserve.collections.retrieval import retriever_of
 from matchserve.collections.scan import Scan, scan
 from matchserve.collections.shards import PairResult, Verifier, read_results, shard_path
+from matchserve.collections.sources import Tiling
 from matchserve.collections.stages import Counts, Run
 from matchserve.collections.work import Setup, load_features
 from matchserve.collections.workspace import Workspace
@@ -70,13 +71,15 @@ class Collection:
         models_dir: Path | None = None,
         provider: str = "auto",
         verify_with: Verifier = "matchserve",
+        tiles: Tiling = "auto",
     ) -> None:
         """Name the workspace and the folder of images; nothing is read or written yet.
 
         The workspace is a folder, or an address in an object store such as `s3://bucket/flight`.
         `store` is a place of features that several collections may share; by default the
         workspace has its own. With `verify_with="colmap"`, COLMAP chooses and estimates the
-        geometry of each pair.
+        geometry of each pair. Images above the limits are described at full resolution in windows;
+        with `tiles="all"` all images are, with "never" they are refused.
 
         Raises:
             InvalidParameter: COLMAP cannot estimate the geometry of `options.verify`.
@@ -87,7 +90,7 @@ class Collection:
         features = self.workspace.features if store is None else as_place(fspath(store))
         self.setup = Setup(
             _absolute(features), _absolute(self.workspace.matches), model, options, models_dir,
-            provider, verify_with,
+            provider, verify_with, tiles,
         )  # fmt: skip
         self.counts = Counts()
         self.scan = Scan()
@@ -115,6 +118,7 @@ class Collection:
             store=fields["store"],
             models_dir=None if models_dir is None else Path(models_dir),
             verify_with=fields.get("verify_with", "matchserve"),
+            tiles=fields.get("tiles", "auto"),
         )
 
     def match(
@@ -275,8 +279,8 @@ class Collection:
         fields = self._fields(card)
         text = ledger.setup()
         known: dict[str, Any] = fields if text is None else json.loads(text)
-        known.setdefault("verify_with", "matchserve")  # workspaces of earlier versions
-        for name in ("model", "fingerprint", "options", "verify_with"):
+        known = {"verify_with": "matchserve", "tiles": "auto"} | known  # of earlier versions
+        for name in ("model", "fingerprint", "options", "verify_with", "tiles"):
             if known[name] != fields[name]:
                 raise WorkspaceMismatch(
                     f"{self.workspace.root} was made with another {name}: "
@@ -294,6 +298,7 @@ class Collection:
             "fingerprint": card.fingerprint,
             "options": _OPTIONS.dump_python(setup.options, mode="json"),
             "verify_with": setup.verifier,
+            "tiles": "all" if setup.tiles == "all" else "auto",
             "store": str(setup.store),
             "models_dir": None if setup.models_dir is None else str(setup.models_dir),
         }

@@ -8,9 +8,21 @@ from pathlib import Path
 import numpy as np
 
 from matchserve.collections.collection import Collection
+from matchserve.collections.ledger import ImageRow
 from matchserve.collections.progress import Meter, Step
-from matchserve.encoding import COORDINATES, features_npz, npz_bytes
+from matchserve.encoding import COORDINATES, features_fields, features_npz, npz_bytes
 from matchserve.files import write_whole
+from matchserve.types import Features
+
+
+def _feature_bytes(features: Features, row: ImageRow) -> bytes:
+    """Encode features, with the map transform and the EPSG code of a GeoTIFF."""
+    place = None if row.facts is None else row.facts.georeference
+    if place is None:
+        return features_npz(features)
+    affine = np.array(place.matrix).reshape(2, 3)
+    arrays = {"map_affine": affine, "epsg": np.array(place.epsg or 0)}
+    return npz_bytes({k: np.asarray(v) for k, v in features_fields(features).items()} | arrays)
 
 
 def export_npz(collection: Collection, folder: Path) -> Iterator[Step]:
@@ -24,7 +36,7 @@ def export_npz(collection: Collection, folder: Path) -> Iterator[Step]:
     for row in images:
         path = folder / "features" / f"{row.name}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, features_npz(collection.features(row)))
+        write_whole(path, _feature_bytes(collection.features(row), row))
         yield meter.step(1)
     (folder / "matches").mkdir(parents=True, exist_ok=True)
     for number, (name0, name1, result) in enumerate(collection.results()):

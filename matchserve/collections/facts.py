@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from PIL import Image as Pillow
 
+from matchserve.geotiff import GeoReference, georeference_of, read_georeference
 from matchserve.vision.decode import FORMATS
 from matchserve.vision.exif import (
     EXIF_DIRECTORY_TAG,
@@ -31,7 +34,7 @@ class Facts:
 
     `size` is that of the stored raster. `focal_px` is in pixels of the stored raster. `camera`
     names the camera and its lens setting. Latitude and longitude are in degrees (WGS84), altitude
-    in metres.
+    in metres. `georeference` is that of a GeoTIFF.
     """
 
     size: tuple[int, int]
@@ -40,6 +43,7 @@ class Facts:
     time: str = ""
     position: tuple[float, float, float | None] | None = None
     orientation: int = 1
+    georeference: GeoReference | None = None
 
 
 def read_facts(data: bytes) -> Facts | None:
@@ -48,11 +52,29 @@ def read_facts(data: bytes) -> Facts | None:
     Returns None if not even the header can be read.
     """
     try:
-        with Pillow.open(io.BytesIO(data), formats=FORMATS) as picture:
-            size = picture.size
-            return _with_exif(size, picture.getexif())
+        with (
+            warnings.catch_warnings(action="ignore", category=Pillow.DecompressionBombWarning),
+            Pillow.open(io.BytesIO(data), formats=FORMATS) as picture,
+        ):
+            facts = _with_exif(picture.size, picture.getexif())
     except Exception:  # noqa: BLE001  Pillow's plugins raise anything; the decoder will say what
         return None
+    return replace(facts, georeference=read_georeference(io.BytesIO(data)))
+
+
+def read_exif_facts(path: Path, size: tuple[int, int], exif: bytes) -> Facts:
+    """Return the facts of an image file that Pillow does not open, from its size and EXIF data.
+
+    Raises:
+        MissingInput: the file cannot be read.
+    """
+    tags = Pillow.Exif()
+    try:
+        tags.load(exif)
+        facts = _with_exif(size, tags)
+    except Exception:  # noqa: BLE001  damaged EXIF data count as absent
+        facts = Facts(size)
+    return replace(facts, georeference=georeference_of(path))
 
 
 def _with_exif(size: tuple[int, int], tags: Pillow.Exif) -> Facts:

@@ -21,6 +21,7 @@ from matchserve.collections.facts import Facts
 from matchserve.collections.work import Described, Matched
 from matchserve.databases import typed_errors
 from matchserve.errors import WorkspaceMismatch
+from matchserve.geotiff import GeoReference
 
 VERSION = 1
 _SCHEMA = """
@@ -287,4 +288,7 @@ def _facts(fields: dict[str, Any]) -> Facts:
     for name in ("size", "position"):
         if fields[name] is not None:
             fields[name] = tuple(fields[name])
-    return Facts(**fields)
+    place = fields.pop("georeference", None)
+    if place is not None:
+        place = GeoReference(tuple(place["matrix"]), place["epsg"])
+    return Facts(**fields, georeference=place)

@@ -24,10 +24,12 @@ from matchserve.collections.mapping import (
 from matchserve.collections.picture import draw_report
 from matchserve.collections.progress import Step
 from matchserve.collections.report import Report, make_report
+from matchserve.collections.sources import exceeds
 from matchserve.drawing import png_bytes
 from matchserve.encoding import to_json
 from matchserve.files import write_text_whole, write_whole
 from matchserve.libraries import import_pycolmap
+from matchserve.limits import LIBRARY_LIMITS
 from matchserve.pipeline.judging import RefineKind
 
 
@@ -88,14 +90,19 @@ def write_report(collection: Collection) -> Report:
 
 def _map(collection: Collection, options: ReconstructOptions) -> Iterator[Step]:
     place = collection.workspace
-    images = sum(row.state == "described" for row in collection.images())
+    rows = [row for row in collection.images() if row.state == "described"]
+    images = len(rows)
+    # COLMAP reads whole images for the colours of points.
+    has_large = any(r.facts is not None and exceeds(r.facts.size, LIBRARY_LIMITS) for r in rows)
     automatic: Mapper = "incremental" if images <= MAX_INCREMENTAL else "global"
     request = MapRequest(
         database=place.database.absolute(),
         images=collection.folder.absolute(),
         output=place.sparse.absolute(),
         mapper=automatic if options.mapper == "auto" else options.mapper,
-        options=MapperOptions(threads=options.threads, seed=options.seed, extract_colours=True),
+        options=MapperOptions(
+            threads=options.threads, seed=options.seed, extract_colours=not has_large
+        ),
     )
     yield from run_mapper(request, images, place.root / "mapping.log")
 

@@ -7,19 +7,18 @@ Matches are refined in shards, as they were found, and the results lie beside th
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from matchserve.clock import Call, one_thread
 from matchserve.collections.shards import PairResult, Shard, read_results, shard_path
-from matchserve.collections.store import feature_key
+from matchserve.collections.sources import open_source
 from matchserve.collections.work import FeatureSource, Setup, load_matcher
 from matchserve.errors import MissingInput, StorageDamaged
-from matchserve.files import read_file
 from matchserve.matcher import Matcher
 from matchserve.objects import Place
 from matchserve.sealed import read_sealed, write_sealed
@@ -93,38 +92,44 @@ def _refine_pair(
     source = FeatureSource(setup, paths)
     rows = result.rows[result.inliers]
     first, second = (source.features(key).keypoints for key in result.keys)
-    images = [_image(setup, key, paths[key]) for key in result.keys]
-    refinement = refine((images[0], images[1]), (first[rows[:, 0]], second[rows[:, 1]]))
+    image0, image1 = (_image(setup, key, paths[key]) for key in result.keys)
+    if image0 is None or image1 is None:
+        return second.xy[rows[:, 1]], np.zeros(len(rows), np.bool_)
+    refinement = refine((image0, image1), (first[rows[:, 0]], second[rows[:, 1]]))
     return refinement.xy1, refinement.is_refined
 
 
-def _image(setup: Setup, key: str, path: Path) -> Image:
+def _image(setup: Setup, key: str, path: Path) -> Image | None:
+    """Return a decoded image, None if it is read in windows: its points are not refined."""
     cache = _cache()
-    image = cache.pop(key, None)
-    if image is None:
-        image = _decoded(load_matcher(setup), setup, key, path)
-    cache[key] = image
-    while sum(held.grey.nbytes for held in cache.values()) > CACHE_BYTES and len(cache) > 2:
+    if key in cache:
+        cache.move_to_end(key)
+        return cache[key]
+    image = cache[key] = _decoded(load_matcher(setup), setup, key, path)
+    while _held_bytes(cache) > CACHE_BYTES and len(cache) > 2:
         cache.popitem(last=False)
     return image
 
 
-def _decoded(matcher: Matcher, setup: Setup, key: str, path: Path) -> Image:
+def _held_bytes(cache: Mapping[str, Image | None]) -> int:
+    return sum(image.grey.nbytes for image in cache.values() if image is not None)
+
+
+def _decoded(matcher: Matcher, setup: Setup, key: str, path: Path) -> Image | None:
     """Decode an image that must still be the one that was described."""
-    try:
-        data = read_file(path, matcher.limits.max_image_bytes)
-    except MissingInput:
-        data = b""
-    sha256 = hashlib.sha256(data).hexdigest()
-    if feature_key(sha256, matcher.descriptor.card, setup.options) != key:
-        raise StorageDamaged(
-            f"{path} has changed or vanished since it was described; run the same command "
-            "again, or export with --refine none"
-        )
-    return matcher.load(data, setup.options, Call(threads=one_thread))
+    with suppress(MissingInput):
+        source = open_source(path, matcher.limits, setup.tiles)
+        if source.key(matcher.descriptor.card, setup.options) == key:
+            if source.data is None:
+                return None
+            return matcher.load(source.data, setup.options, Call(threads=one_thread))
+    raise StorageDamaged(
+        f"{path} has changed or vanished since it was described; run the same command "
+        "again, or export with --refine none"
+    )
 
 
 @functools.cache
-def _cache() -> OrderedDict[str, Image]:
+def _cache() -> OrderedDict[str, Image | None]:
     """Return the images of this process, the most recently used last."""
     return OrderedDict()

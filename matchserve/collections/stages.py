@@ -23,6 +23,7 @@ from matchserve.collections.scan import Scan
 from matchserve.collections.shards import Shard, divide, shard_id, shard_path
 from matchserve.collections.store import FeatureStore
 from matchserve.collections.work import Setup, describe_images, match_shard
+from matchserve.errors import ImageTooLarge, ProviderUnavailable
 from matchserve.hardware import available_cpus, memory_limit_bytes
 from matchserve.vision.tiles import detection_bytes
 
@@ -30,6 +31,7 @@ IMAGES_PER_TASK = 16
 """Number of images that a killed worker may lose."""
 
 _TASKS_OF_A_SMALL_RUN = 8
+_READ_IN_WINDOWS = (ImageTooLarge.code, ProviderUnavailable.code)
 _WORKER_BYTES = 200 << 20
 
 
@@ -181,7 +183,9 @@ def _images_to_describe(run: Run) -> list[str]:
         row = rows.get(name)
         if row is None or (row.bytes, row.mtime_ns) != (size, mtime_ns):
             return False
-        return row.state == "refused" or (row.state == "described" and row.feature_key in store)
+        if row.state == "refused":  # an earlier version, or one without pyvips, refused these
+            return run.setup.tiles == "never" or row.code not in _READ_IN_WINDOWS
+        return row.state == "described" and row.feature_key in store
 
     outdated = [i for i in run.found.images if not is_current(i.name, i.bytes, i.mtime_ns)]
     run.ledger.add_images((i.name, i.bytes, i.mtime_ns) for i in outdated)

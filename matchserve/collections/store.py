@@ -5,24 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
 from matchserve.encoding import features_fields, features_from_fields
 from matchserve.errors import InvalidParameter, StorageDamaged
+from matchserve.large import KEYPOINTS_PER_MEGAPIXEL
 from matchserve.matcher import Options
 from matchserve.models.card import ModelCard
 from matchserve.objects import Place
 from matchserve.sealed import read_sealed, write_sealed
 from matchserve.types import Features
+from matchserve.vision.windows import CORE
 
 FORMAT = 1
 """Version of the stored features; a new one makes all features anew."""
 
 
-def feature_key(image_sha256: str, card: ModelCard, options: Options) -> str:
+def feature_key(
+    image_sha256: str, card: ModelCard, options: Options, *, in_windows: bool = False
+) -> str:
     """Return the name of an image's features, a hash of the image, the model and the options."""
-    parts = {
+    parts: dict[str, Any] = {
         "format": FORMAT,
         "image": image_sha256,
         "model": card.name,
@@ -31,6 +36,8 @@ def feature_key(image_sha256: str, card: ModelCard, options: Options) -> str:
         "exif": options.exif,
         "max_side": options.max_side,
     }
+    if in_windows:
+        parts["windows"] = {"core": CORE, "per_megapixel": KEYPOINTS_PER_MEGAPIXEL}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -7,7 +7,6 @@ file is made again.
 from __future__ import annotations
 
 import functools
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ import numpy as np
 
 from matchserve.clock import Call, one_thread
 from matchserve.collections.colmap_verification import geometry_columns, match_with_colmap
-from matchserve.collections.facts import Facts, read_facts
+from matchserve.collections.facts import Facts
 from matchserve.collections.shards import (
     PairResult,
     Shard,
@@ -27,10 +26,10 @@ from matchserve.collections.shards import (
     shard_path,
     write_results,
 )
-from matchserve.collections.store import FeatureStore, feature_key
-from matchserve.errors import ImageError, MissingInput, StorageDamaged
+from matchserve.collections.sources import Tiling, open_source
+from matchserve.collections.store import FeatureStore
+from matchserve.errors import ImageError, MissingInput, ProviderUnavailable, StorageDamaged
 from matchserve.feature_cache import FeatureCache
-from matchserve.files import read_file
 from matchserve.matcher import Matcher, Options
 from matchserve.objects import Place
 from matchserve.types import Bool, Features, Float32, Int32
@@ -50,6 +49,7 @@ class Setup:
     models_dir: Path | None = None
     provider: str = "auto"
     verifier: Verifier = "matchserve"
+    tiles: Tiling = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,24 +171,22 @@ def load_features(setup: Setup, key: str, path: Path) -> Features:
 def _describe(setup: Setup, name: str, path: Path, *, is_forced: bool = False) -> Described:
     matcher = load_matcher(setup)
     try:
-        data = read_file(path, matcher.limits.max_image_bytes)
+        source = open_source(path, matcher.limits, setup.tiles)
     except MissingInput as error:
         return Described(name, code=error.code, detail=error.message)
-    sha256 = hashlib.sha256(data).hexdigest()
-    key = feature_key(sha256, matcher.descriptor.card, setup.options)
+    key = source.key(matcher.descriptor.card, setup.options)
     store = FeatureStore(setup.store)
-    facts = read_facts(data)
     if not is_forced:
         try:
-            return Described(name, sha256, key, len(store.read(key)), facts)
+            return Described(name, source.sha256, key, len(store.read(key)), source.facts)
         except StorageDamaged:
             pass
     try:
-        features = matcher.features(data, setup.options, Call(threads=one_thread))
-    except ImageError as error:
-        return Described(name, sha256, code=error.code, detail=error.message)
+        features = source.describe(matcher, setup.options)
+    except (ImageError, ProviderUnavailable) as error:
+        return Described(name, source.sha256, code=error.code, detail=error.message)
     store.write(key, features)
-    return Described(name, sha256, key, len(features), facts, was_made=True)
+    return Described(name, source.sha256, key, len(features), source.facts, was_made=True)
 
 
 def _receipt(shard: str, results: list[PairResult], seconds: float, *, was_made: bool) -> Matched:

@@ -140,6 +140,7 @@ class Order:
             store=self.store,
             models_dir=self.models_dir,
             provider=self.provider,
+            tiles="never",  # a small file may hold a gigapixel
         )
 
 

@@ -74,6 +74,10 @@ NOT_RUN |= {
     "matchserve collection match scenes/corner -o s3://bucket/flight1 "
     "--part $SLURM_ARRAY_TASK_ID/64": "needs a bucket; see tests/faults/test_remote_collections.py",
 }
+NOT_RUN |= {
+    "matchserve match first.tif second.tif --map-coordinates --verify similarity "
+    "--json on-map.json": "needs GeoTIFF files; tests/unit/matchserve/test_geotiff.py makes some",
+}
 NOT_RUN |= {step.command: "needs a GPU; see tests/gpu/checklist.py" for step in read_steps()}
 
 NOT_RUN |= {
