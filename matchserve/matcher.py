@@ -21,6 +21,7 @@ from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import load_descriptor
 from matchserve.options import DEFAULT_OPTIONS as DEFAULT_OPTIONS
 from matchserve.options import Options as Options
+from matchserve.options import with_geometry_of
 from matchserve.pipeline.attempts import Attempt, judge_pair, verify_attempt
 from matchserve.pipeline.describing import Describer
 from matchserve.pipeline.guiding import agreeing, guided_attempt
@@ -99,6 +100,7 @@ class Matcher:
         """
         call = call or Call()
         self._check(options)
+        options = with_geometry_of(self.descriptor.card, options)
         focal_lengths: FocalLengths = (None, None)
         if wants_exif(options):
             encoded = tuple(
@@ -190,6 +192,7 @@ class Matcher:
         """
         call = call or Call()
         features = (features0, features1)
+        options = with_geometry_of(self.descriptor.card, options)
         options = with_cameras(options, (None, None), (features0.size, features1.size))
         judged = judge_pair(features, None, self.descriptor.card, options, call)
         attempt = Attempt(features, judged, "oriented")

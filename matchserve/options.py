@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from matchserve import defaults
 from matchserve.errors import InvalidParameter
 from matchserve.limits import MAX_VIEWS, MIN_WORKING_SIDE
+from matchserve.models.card import ModelCard
 from matchserve.pipeline.judging import JudgeOptions
 from matchserve.vision.cameras import Camera, chosen_cameras
 from matchserve.vision.decode import ExifPolicy
@@ -24,6 +25,7 @@ ORIENTATIONS: tuple[Orientation, ...] = get_args(Orientation)
 class Options:
     """All options of a match.
 
+    A `verify` without a kind is the geometry of the model's card, or else a fundamental matrix.
     `exif` says whether the image is rotated as its EXIF orientation says. Keypoints are found and
     described on a copy whose longest side is at most `max_side` pixels (0 for the full size);
     coordinates are always those of the image as sent. `orientation` says whether patches are
@@ -38,7 +40,7 @@ class Options:
 
     detect: DetectOptions = field(default_factory=DetectOptions)
     match: MatchOptions = field(default_factory=MatchOptions)
-    verify: VerifyOptions = field(default_factory=VerifyOptions)
+    verify: VerifyOptions = field(default_factory=lambda: VerifyOptions(None))
     exif: ExifPolicy = "apply"
     max_side: int = defaults.MAX_SIDE
     judge: JudgeOptions = field(default_factory=JudgeOptions)
@@ -66,14 +68,22 @@ class Options:
 DEFAULT_OPTIONS = Options()
 RAW_OPTIONS = Options(
     detect=DetectOptions(duplicates=True, selection="contrast"),
+    verify=VerifyOptions(),
     judge=JudgeOptions(min_confidence=0.0, refine="none"),
     orientation="oriented",
 )
 """Every mutual nearest neighbour, unrefined: for research and comparisons."""
 
 
+def with_geometry_of(card: ModelCard, options: Options) -> Options:
+    """Return the options with the geometry of the model's card if they name none."""
+    if options.verify.kind is not None:
+        return options
+    return replace(options, verify=replace(options.verify, kind=card.verify or defaults.VERIFY))
+
+
 def verify_options(
-    kind: VerifyChoice,
+    kind: VerifyChoice | None,
     threshold_px: float,
     camera: str | Camera | None = None,
     camera0: str | Camera | None = None,

@@ -56,7 +56,7 @@ class CameraFields(BaseModel):
         CameraValue | None, Field(description="Camera of the second image, as in camera.")
     ] = None
 
-    def verify_with_cameras(self, kind: VerifyChoice, threshold_px: float) -> VerifyOptions:
+    def verify_with_cameras(self, kind: VerifyChoice | None, threshold_px: float) -> VerifyOptions:
         """Return the geometry to estimate.
 
         Raises:

@@ -136,12 +136,13 @@ class VerifyFields(CameraFields, Strict):
         ),
     ] = None
     verify: Annotated[
-        VerifyChoice,
+        VerifyChoice | None,
         Field(
             description="Geometry that the matches are checked against; auto chooses similarity, "
-            "homography or fundamental; pose needs the cameras of both images."
+            "homography or fundamental; pose needs the cameras of both images. If unset, that of "
+            "the model's card: auto for robust, fundamental for all other shipped models."
         ),
-    ] = defaults.VERIFY
+    ] = None
     threshold_px: Annotated[
         float,
         Field(

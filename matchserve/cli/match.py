@@ -108,13 +108,14 @@ def match(
         bool, typer.Option(help="Search more matches along the geometry that was found.")
     ] = defaults.GUIDED,
     verify: Annotated[
-        VerifyChoice,
+        VerifyChoice | None,
         typer.Option(
             help="Geometry that the matches are checked against: homography for a flat scene, "
             "similarity or affine for maps and aerial views, fundamental for any other; auto "
-            "chooses; pose needs both cameras."
+            "chooses; pose needs both cameras. By default auto with the model robust, fundamental "
+            "with all others."
         ),
-    ] = defaults.VERIFY,
+    ] = None,
     threshold_px: Annotated[
         float,
         typer.Option(help="Maximum distance between an inlier and the geometry, in pixels."),

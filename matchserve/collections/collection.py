@@ -37,9 +37,11 @@ from matchserve.objects import Place, as_place
 from matchserve.pipeline.judging import JudgeOptions
 from matchserve.types import Features
 from matchserve.vision.consistency import RefinedPair
+from matchserve.vision.geometry import VerifyOptions
 
 DEFAULT_OPTIONS = Options(
     exif="ignore",
+    verify=VerifyOptions(),
     judge=JudgeOptions(min_confidence=defaults.COLLECTION_MIN_CONFIDENCE),
     fast=True,
 )
@@ -314,7 +316,7 @@ def _check_verifier(verifier: Verifier, options: Options) -> None:
         raise InvalidParameter(
             f"verify_with is {verifier!r}, not one of {', '.join(get_args(Verifier))}"
         )
-    if verifier == "colmap" and options.verify.kind != defaults.VERIFY:
+    if verifier == "colmap" and options.verify.kind not in (None, defaults.VERIFY):
         raise InvalidParameter(
             f"COLMAP chooses the geometry itself; verify {options.verify.kind!r} needs "
             "verify_with 'matchserve'"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -23,6 +23,8 @@ CARD_FILE = "card.json"
 MODEL_FILE = "model.onnx"
 GOLDEN_FILE = "golden.npz"
 MAX_CARD_BYTES = 4_000_000
+
+DefaultGeometry = Literal["homography", "affine", "similarity", "fundamental", "auto"]
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
@@ -55,6 +57,8 @@ class ModelCard(BaseModel):
     """Figures by benchmark, each with the command that prints them."""
     searches_turn: bool = False
     """Whether `orientation=auto` also matches upright patches at other angles if few match."""
+    verify: DefaultGeometry | None = None
+    """Geometry that the matches are checked against if a request names none."""
     calibration: Calibration | None = None
     """How `same_scene` is computed; without it, `same_scene` is null for this model."""
     notes: str = ""

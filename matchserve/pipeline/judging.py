@@ -102,7 +102,7 @@ def find_matches(
     return JudgedMatches(matches[rows], kept, len(matches), returned)
 
 
-def support_confidence(kind: str) -> float:
+def support_confidence(kind: str | None) -> float:
     """Return the least confidence of a match that a geometry of this kind is fitted to."""
     is_simple = kind in ("similarity", "affine", "auto")
     return defaults.REGISTRATION_SUPPORT if is_simple else defaults.SUPPORT_CONFIDENCE

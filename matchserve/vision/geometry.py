@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve import defaults
 from matchserve.types import POINT_MAPS, Float32, Verification
 from matchserve.vision.affine_fits import SAMPLE_SIZE as AFFINE_SAMPLES
 from matchserve.vision.cameras import Camera
@@ -53,9 +54,10 @@ def verify(
     few, coincident or collinear points give no matrix and no inliers; they are no error.
     """
     options = options or VerifyOptions()
-    if options.kind == "none":
+    kind = options.kind or defaults.VERIFY
+    if kind == "none":
         return Verification("none", None, np.zeros(len(points0), np.bool_), 0.0)
-    if options.kind == "pose":
+    if kind == "pose":
         cameras = known_cameras(options)
         points0, points1 = (
             camera.undistorted(xy) for camera, xy in zip(cameras, (points0, points1), strict=True)
@@ -63,10 +65,10 @@ def verify(
         pose = fitted(Points.of(points0, points1, confidence), "pose", options, sizes)
         return replace(pose, cameras=(str(cameras[0]), str(cameras[1])))
     points = Points.of(points0, points1, confidence)
-    if options.kind != "auto" and options.kind in POINT_MAPS:
-        fit = fitted(points, options.kind, options, sizes)
+    if kind != "auto" and kind in POINT_MAPS:
+        fit = fitted(points, kind, options, sizes)
         return _among(candidates, fit, points, options, sizes)
-    choose = choose_geometry if options.kind == "auto" else check_plane
+    choose = choose_geometry if kind == "auto" else check_plane
     return _among(candidates, choose(points, options, sizes), points, options, sizes)
 
 

@@ -43,19 +43,20 @@ Sizes = tuple[tuple[int, int], tuple[int, int]]
 class VerifyOptions:
     """The geometry to estimate, and the maximum distance of an inlier.
 
-    `cameras` are those of both images, for `pose` only; `Matcher.match` takes "exif" for a camera
+    A `kind` of None is that of the model's card, or else the default. `cameras` are those of both
+    images, for `pose` only; `Matcher.match` takes "exif" for a camera
     whose focal length is in the EXIF data. With `fast`, a fundamental matrix is fitted to a part
     of many matches if their confidence is known, and hopeless matches are given up early.
     """
 
-    kind: VerifyChoice = defaults.VERIFY
+    kind: VerifyChoice | None = defaults.VERIFY
     threshold_px: float = defaults.THRESHOLD_PX
     seed: int = 0
     cameras: tuple[CameraChoice, CameraChoice] | None = None
     fast: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in VERIFY_KINDS:
+        if self.kind is not None and self.kind not in VERIFY_KINDS:
             raise InvalidParameter(f"verify is {self.kind!r}, not one of {', '.join(VERIFY_KINDS)}")
         if not 0 <= self.seed < 2**31:
             raise InvalidParameter(f"seed is {self.seed}, not in 0..2^31-1")

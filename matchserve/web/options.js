@@ -5,7 +5,7 @@ import { $ } from "./dom.js";
 // Only what differs from these is sent, so that the curl line stays short. The model's default is
 // set when the models are known.
 export const DEFAULTS = {
-  model: "", verify: "fundamental", max_keypoints: "2048", min_confidence: "0.6", threshold_px: "3",
+  model: "", verify: "", max_keypoints: "2048", min_confidence: "0.6", threshold_px: "3",
   ratio: "", max_distance: "", max_side: "", upright: false,
 };
 const NAMES = Object.keys(DEFAULTS);

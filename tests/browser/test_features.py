@@ -97,7 +97,7 @@ def test_swap_and_reset(page: Page) -> None:
     page.click("#reset")
     expect(page.locator("#drop0 .name")).to_have_text("")
     expect(page.locator("#run")).to_be_disabled()
-    expect(page.locator("#verify")).to_have_value("fundamental")
+    expect(page.locator("#verify")).to_have_value("")
     expect(page.locator("#max_keypoints")).to_have_value("2048")
     expect(page.locator("#n-matches")).to_have_text("–")
 
@@ -244,7 +244,7 @@ def test_a_link_keeps_the_options_and_the_sample(browser: Browser, server: Serve
 def test_a_wrong_link_does_no_harm(page: Page, server: ServerProcess) -> None:
     page.goto(f"{server.url}/?model=<b>none</b>&verify=nothing&sample=../../etc/passwd")
     expect(page.locator("#model")).to_have_value("rootsift")
-    expect(page.locator("#verify")).to_have_value("fundamental")
+    expect(page.locator("#verify")).to_have_value("")
     expect(page.locator("#problem")).to_be_hidden()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matchserve.models.card import ModelCard
+from matchserve.models.card import DefaultGeometry, ModelCard
 from matchserve.models.onnx_model import sha256_hex
 from training.export.trained import Trained
 from training.runs.recipe import Recipe
@@ -27,6 +27,7 @@ class CardText:
     notes: str = ""
     purpose: str = ""
     searches_turn: bool = False
+    verify: DefaultGeometry | None = None
 
 
 def make_card(
@@ -50,6 +51,7 @@ def make_card(
         notes=text.notes,
         purpose=text.purpose,
         searches_turn=text.searches_turn,
+        verify=text.verify,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from matchserve.models.card import DefaultGeometry
 from training.errors import RecipeError
 from training.runs.arguments import RunArgument
 
@@ -59,6 +60,10 @@ def export(
             help="Let --orientation auto also try to turn the second image as a whole.",
         ),
     ] = False,
+    verify: Annotated[
+        DefaultGeometry | None,
+        typer.Option(help="Geometry that matches are checked against if a request names none."),
+    ] = None,
 ) -> None:
     """Export a run as a model that matchserve serves, after checking that both agree."""
     from training.export.cards import CardText
@@ -76,7 +81,7 @@ def export(
         )
         return
     run = find_run(run)
-    text = CardText(licence, method, tuple(trained_on or ()), notes, purpose, searches_turn)
+    text = CardText(licence, method, tuple(trained_on or ()), notes, purpose, searches_turn, verify)
     if not int8:
         card, parity = export_run(run, out, text, domain_size=domain_size)
         bits = f", {parity.bits} bits differ" if card.kind == "binary" else ""
