@@ -24,8 +24,6 @@ _MIN_ITERATIONS = 20
 # matrix (docs/research/match-quality.md).
 _MIN_FUNDAMENTAL_ITERATIONS = 300
 SUCCESS_PROBABILITY = 0.9999
-# A weighted fit that loses more of the inliers follows matches of another surface.
-_KEPT_INLIERS = 0.7
 
 # On 105 pairs of training scenes, fits to 200 matches take 1.4 ms instead of 4.8 ms and find as
 # many inliers (364.6 on average); 3 pairs need more than 1000 iterations, one of them loses 5.
@@ -84,16 +82,11 @@ def fit_matrix(
 def _refitted(
     matrix: Float64, p0: Float64, p1: Float64, options: FitOptions, confidence: Float32
 ) -> Fit:
-    """Fit a homography to all matches by weights, unless inliers of the robust fit are lost."""
-    if not np.isfinite(matrix).all():
+    """Fit a homography to all matches by weights."""
+    if not np.isfinite(matrix).all() or not matrix.any():
         return nothing(len(p0))
-    first, second = (
-        Fit(each, np.linalg.norm(mapped(each, p0) - p1, axis=1) < options.threshold_px)
-        for each in (matrix, refit_homography(matrix, p0, p1, confidence, options.threshold_px))
-    )
-    kept = second.inliers.sum() >= _KEPT_INLIERS * first.inliers.sum()
-    chosen = second if kept else first
-    return Fit(chosen.matrix, chosen.inliers) if matrix.any() else nothing(len(p0))
+    found = refit_homography(matrix, p0, p1, confidence, options.threshold_px)
+    return Fit(found, np.linalg.norm(mapped(found, p0) - p1, axis=1) < options.threshold_px)
 
 
 def fitted_step(count: int) -> int:

@@ -2,7 +2,8 @@
 
 Real surfaces are not quite flat and lenses are not quite straight, so right matches lie some pixels
 off the homography that most of them agree on. A fit to the inliers alone ignores these, and is
-wrong where there are no inliers: far from them it extrapolates.
+wrong where there are no inliers: far from them it extrapolates. On a flat scene, weights that fall
+off within a fraction of the threshold are more precise than a fit to all inliers alike.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import numpy as np
 
 from matchserve.types import Float32, Float64
 
-# Matches within this many inlier thresholds count; one threshold away, half as much as at 0.
+# Matches within this many inlier thresholds count.
 _REACH = 5.0
-# Share of the expected right matches in reach that must be no inliers: otherwise the scene is flat,
-# and a fit to the inliers is more precise (docs/research/match-quality.md).
-_MIN_OFF_SHARE = 0.1
+# If no inliers are less than this share of the expected right matches in reach, the scene is flat.
+_FLAT_SHARE = 0.25
+# The error, in thresholds, at which a match counts half, and the share of the inliers, by
+# confidence, that the fit must keep: of a flat scene, then of others, where a fit that loses any
+# follows matches of another surface. All were chosen in docs/research/match-quality.md.
+_FLAT = (1 / 3, 0.7)
+_CURVED = (1.0, 1.0)
 _ITERATIONS = 10
 _MIN_MATCHES = 8
 
@@ -25,33 +30,40 @@ def refit_homography(
 ) -> Float64:
     """Return the homography of points (M, 2) each by least squares, reweighted in each step.
 
-    A match counts by its confidence and by the Cauchy weight of its transfer error. A homography
-    that too few matches agree with, or that nearly all agree with, is returned as it is.
+    A match counts by its confidence and by the Cauchy weight of its transfer error, which falls
+    off sooner if the scene is flat. If too few matches or inliers agree, `matrix` is returned.
     """
+    error = np.linalg.norm(mapped(matrix, p0) - p1, axis=1)
+    # Not finite where a point is mapped to infinity.
+    near, agreeing = error < _REACH * threshold_px, error < threshold_px
+    in_reach, before = (float(confidence[rows].sum()) for rows in (near, agreeing))
+    is_flat = in_reach - before < _FLAT_SHARE * in_reach
+    scale, kept_share = _FLAT if is_flat else _CURVED
+    found = _reweighted(matrix, p0, p1, confidence, (scale * threshold_px, _REACH * threshold_px))
+    is_inlier = np.linalg.norm(mapped(found, p0) - p1, axis=1) < threshold_px
+    return found if confidence[is_inlier].sum() >= kept_share * before else matrix
+
+
+def _reweighted(
+    matrix: Float64,
+    p0: Float64,
+    p1: Float64,
+    confidence: Float32,
+    scale_and_reach_px: tuple[float, float],
+) -> Float64:
+    """Repeat the weighted fit from `matrix`; return it unchanged if that fails."""
+    scale_px, reach_px = scale_and_reach_px
     found = matrix
-    if _off_share(matrix, p0, p1, confidence, threshold_px) < _MIN_OFF_SHARE:
-        return matrix
     for _ in range(_ITERATIONS):
         error = np.linalg.norm(mapped(found, p0) - p1, axis=1)
-        # Not finite where a point is mapped to infinity.
-        near = error < _REACH * threshold_px
+        near = error < reach_px
         if near.sum() < _MIN_MATCHES:
             return matrix
-        weight = confidence[near] / (1 + (error[near] / threshold_px) ** 2)
+        weight = confidence[near] / (1 + (error[near] / scale_px) ** 2)
         found = _weighted_fit(found, p0[near], p1[near], weight)
         if not np.isfinite(found).all():
             return matrix
     return found
-
-
-def _off_share(
-    matrix: Float64, p0: Float64, p1: Float64, confidence: Float32, threshold_px: float
-) -> float:
-    """Return which share of the confidence in reach is that of matches that are no inliers."""
-    error = np.linalg.norm(mapped(matrix, p0) - p1, axis=1)
-    near = error < _REACH * threshold_px
-    off = near & (error >= threshold_px)
-    return float(confidence[off].sum() / max(float(confidence[near].sum()), 1e-9))
 
 
 def mapped(matrix: Float64, points: Float64) -> Float64:
