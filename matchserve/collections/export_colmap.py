@@ -29,8 +29,8 @@ from matchserve.collections.progress import Meter, Step
 from matchserve.collections.shards import PairResult
 from matchserve.libraries import import_pycolmap
 from matchserve.sealed import raise_if_full
-from matchserve.types import POINT_MAPS, Features
-from matchserve.vision.consistency import consistent_points
+from matchserve.types import POINT_MAPS, Bool, Features
+from matchserve.vision.consistency import agreeing_matches, consistent_points
 
 
 def export_colmap(
@@ -38,7 +38,8 @@ def export_colmap(
 ) -> Iterator[Step]:
     """Write the database, completely or not at all.
 
-    With `is_refined`, keypoints are written where the refined points of `Collection.refine` agree.
+    With `is_refined`, keypoints are written where the refined points of `Collection.refine` agree,
+    and matches that do not agree are no inliers.
 
     Raises:
         ProviderUnavailable: pycolmap is not installed.
@@ -59,12 +60,14 @@ def export_colmap(
             pycolmap.DatabaseTransaction(database),
         ):
             features = {row.name: collection.features(row) for row in images}
+            agreeing: dict[tuple[str, str], Bool] = {}
             if is_refined:
-                features = _moved(features, collection)
+                features, agreeing = _moved(features, collection)
             ids = _write_images(database, features, images, camera)
             yield meter.step(len(images))
             for name0, name1, result in collection.results():
-                _write_pair(database, (ids[name0], ids[name1]), result)
+                kept = agreeing.get((name0, name1))
+                _write_pair(database, (ids[name0], ids[name1]), result, kept)
                 yield meter.step(1)
         _flush(temporary)
         temporary.replace(path)
@@ -91,14 +94,18 @@ def _write_images(
     return ids
 
 
-def _moved(features: dict[str, Features], collection: Collection) -> dict[str, Features]:
-    """Return features whose keypoints lie where their refined matches agree."""
+def _moved(
+    features: dict[str, Features], collection: Collection
+) -> tuple[dict[str, Features], dict[tuple[str, str], Bool]]:
+    """Return features whose keypoints lie where their refined matches agree, and which do."""
     keypoints = {name: one.keypoints for name, one in features.items()}
-    points = consistent_points(keypoints, list(collection.refined_pairs()))
-    return {
+    pairs = list(collection.refined_pairs())
+    points = consistent_points(keypoints, pairs)
+    moved = {
         name: replace(one, keypoints=replace(one.keypoints, xy=points[name]))
         for name, one in features.items()
     }
+    return moved, {pair.images: agreeing_matches(keypoints, points, pair) for pair in pairs}
 
 
 def _write_position(
@@ -114,11 +121,13 @@ def _write_position(
     database.write_pose_prior(prior)
 
 
-def _write_pair(database: Any, ids: tuple[int, int], result: PairResult) -> None:
+def _write_pair(database: Any, ids: tuple[int, int], result: PairResult, kept: Bool | None) -> None:
+    """Write a verified pair; `kept` marks the inliers that are written as such, None for all."""
     pycolmap = import_pycolmap()
     if not result.is_verified or result.matrix is None:
         return
     inliers = result.rows[result.inliers]
+    inliers = inliers if kept is None else inliers[kept]
     geometry = pycolmap.TwoViewGeometry()
     geometry.inlier_matches = inliers.astype(np.uint32)
     if result.colmap is not None:

@@ -23,6 +23,11 @@ _ITERATIONS = 30
 # The residual at which a match counts half is in sigmas of the keypoint.
 _OWN_WEIGHT = 0.05
 _RESIDUAL_SIGMA = 0.5
+# How far, in pixels, the displaced keypoints may be from what a refined match asks for, and the
+# share of the matches of a pair below which none is dropped: patches that look too different are
+# seldom refined (docs/research/match-quality.md).
+_AGREEMENT_PX = 1.0
+_LEAST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +59,24 @@ def consistent_points(
         name: moved[ends[number] : ends[number + 1]].astype(np.float32)
         for number, name in enumerate(names)
     }
+
+
+def agreeing_matches(
+    keypoints: Mapping[str, Keypoints], points: Mapping[str, Float32], pair: RefinedPair
+) -> Bool:
+    """Mark the matches (M,) of a pair that agree with the points of `consistent_points`.
+
+    A descriptor that tolerates much also matches neighbouring keypoints. Their refined points do
+    not agree with those of the other matches, and tracks through both are imprecise.
+    """
+    rows, (first, second) = pair.pairs, pair.images
+    left, right = keypoints[first][rows[:, 0]], keypoints[second][rows[:, 1]]
+    moved = (points[first][rows[:, 0]] - left.xy).astype(np.float64)
+    asked = pair.xy1 + _mapped(similarities(left, right).astype(np.float64), moved)
+    gap = np.linalg.norm(points[second][rows[:, 1]] - asked, axis=1)
+    agrees = pair.is_refined & (gap <= _AGREEMENT_PX)
+    is_enough = agrees.sum() >= _LEAST_SHARE * len(rows)
+    return agrees if is_enough else np.ones(len(rows), np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

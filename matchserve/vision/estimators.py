@@ -22,7 +22,7 @@ MAX_ITERATIONS = 10_000
 _MIN_ITERATIONS = 20
 # But the most confident ones may all lie on one plane, which does not determine a fundamental
 # matrix (docs/research/match-quality.md).
-_MIN_FUNDAMENTAL_ITERATIONS = 300
+_MIN_FUNDAMENTAL_ITERATIONS = 1000
 SUCCESS_PROBABILITY = 0.9999
 
 # On 105 pairs of training scenes, fits to 200 matches take 1.4 ms instead of 4.8 ms and find as

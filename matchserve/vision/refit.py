@@ -14,13 +14,14 @@ from matchserve.types import Float32, Float64
 
 # Matches within this many inlier thresholds count.
 _REACH = 5.0
-# If no inliers are less than this share of the expected right matches in reach, the scene is flat.
-_FLAT_SHARE = 0.25
-# The error, in thresholds, at which a match counts half, and the share of the inliers, by
-# confidence, that the fit must keep: of a flat scene, then of others, where a fit that loses any
-# follows matches of another surface. All were chosen in docs/research/match-quality.md.
-_FLAT = (1 / 3, 0.7)
-_CURVED = (1.0, 1.0)
+# The error, in thresholds, at which a match counts half: of curved scenes, and of flat ones.
+_WIDE_SCALE, _SHARP_SCALE = 1.0, 1 / 3
+# A scene is curved if this share of the expected right matches in reach are no inliers, or if a fit
+# by wide weights has so many times the inliers. All were chosen in docs/research/match-quality.md.
+_CURVED_SHARE = 0.25
+_CURVED_GAIN = 1.02
+# A fit that loses more of the inliers, by confidence, follows matches of another surface.
+_KEPT_SHARE = 0.7
 _ITERATIONS = 10
 _MIN_MATCHES = 8
 
@@ -33,15 +34,22 @@ def refit_homography(
     A match counts by its confidence and by the Cauchy weight of its transfer error, which falls
     off sooner if the scene is flat. If too few matches or inliers agree, `matrix` is returned.
     """
-    error = np.linalg.norm(mapped(matrix, p0) - p1, axis=1)
-    # Not finite where a point is mapped to infinity.
-    near, agreeing = error < _REACH * threshold_px, error < threshold_px
-    in_reach, before = (float(confidence[rows].sum()) for rows in (near, agreeing))
-    is_flat = in_reach - before < _FLAT_SHARE * in_reach
-    scale, kept_share = _FLAT if is_flat else _CURVED
-    found = _reweighted(matrix, p0, p1, confidence, (scale * threshold_px, _REACH * threshold_px))
-    is_inlier = np.linalg.norm(mapped(found, p0) - p1, axis=1) < threshold_px
-    return found if confidence[is_inlier].sum() >= kept_share * before else matrix
+
+    def support(found: Float64, limit_px: float = threshold_px) -> float:
+        # Not finite where a point is mapped to infinity.
+        error = np.linalg.norm(mapped(found, p0) - p1, axis=1)
+        return float(confidence[error < limit_px].sum())
+
+    def fitted(scale: float) -> Float64:
+        limits = (scale * threshold_px, _REACH * threshold_px)
+        return _reweighted(matrix, p0, p1, confidence, limits)
+
+    before, in_reach = support(matrix), support(matrix, _REACH * threshold_px)
+    found = fitted(_WIDE_SCALE)
+    is_flat = in_reach - before < _CURVED_SHARE * in_reach
+    if is_flat and support(found) < _CURVED_GAIN * before:
+        found = fitted(_SHARP_SCALE)
+    return found if support(found) >= _KEPT_SHARE * before else matrix
 
 
 def _reweighted(

@@ -14,7 +14,7 @@ from matchserve.clock import Call
 from matchserve.collections.collection import DEFAULT_OPTIONS
 from matchserve.matcher import Matcher
 from matchserve.types import Features, Image
-from matchserve.vision.consistency import RefinedPair, consistent_points
+from matchserve.vision.consistency import RefinedPair, agreeing_matches, consistent_points
 from matchserve.vision.matching import MatchOptions
 from matchserve.vision.refine import refine
 from training.data.parallel import progress
@@ -53,7 +53,7 @@ def match_scene(model: Model, images: ImageSet, options: Options, rule: SfmOptio
         confidence=confidence_stamp(model),
         data=images.digest,
         rule=repr(DEFAULT_OPTIONS),
-        version=1,
+        version=2,
         **options.protocol("max_keypoints", "ratio", "selection"),
     )
     path = options.cache / f"scene-{model.name}-{stamp}.npz"
@@ -96,7 +96,10 @@ def _match_all(model: Model, images: ImageSet, options: Options, rule: SfmOption
         columns = [moved[image], points.sigma, points.angle, points.score]
         arrays[f"keypoints/{number}"] = np.column_stack(columns)
         arrays[f"size/{number}"] = np.array(features[image].size)
-    return arrays | {f"matches/{row}": pair.pairs for row, pair in enumerate(matched)}
+    return arrays | {
+        f"matches/{row}": pair.pairs[agreeing_matches(keypoints, moved, pair)]
+        for row, pair in enumerate(matched)
+    }
 
 
 def _refined_pair(

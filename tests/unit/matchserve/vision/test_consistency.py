@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from matchserve.types import Float32, Keypoints
-from matchserve.vision.consistency import RefinedPair, consistent_points
+from matchserve.vision.consistency import RefinedPair, agreeing_matches, consistent_points
 
 COUNT = 50
 
@@ -87,3 +89,24 @@ def test_images_without_refined_matches_keep_their_points() -> None:
     for name, points in consistent_points(keypoints, none).items():
         np.testing.assert_array_equal(points, keypoints[name].xy)
     assert consistent_points({}, []) == {}
+
+
+def test_matches_of_neighbouring_keypoints_do_not_agree() -> None:
+    """Five matches of one pair ask for points that the matches of the third image contradict."""
+    keypoints, _, matched = _scene(0.3)
+    wrong = matched[0].xy1.copy()
+    wrong[:5] += 9.0
+    matched[0] = replace(matched[0], xy1=wrong)
+    points = consistent_points(keypoints, matched)
+    agreeing = [agreeing_matches(keypoints, points, pair) for pair in matched]
+    np.testing.assert_array_equal(agreeing[0], np.arange(COUNT) >= 5)
+    assert agreeing[1][5:].all()
+    assert agreeing[2][5:].all()
+
+
+def test_matches_that_were_not_refined_are_dropped_only_where_most_were() -> None:
+    keypoints, _, matched = _scene(0.0)
+    points = {name: found.xy for name, found in keypoints.items()}
+    for refined, kept in ((45, 45), (20, COUNT)):
+        pair = replace(matched[0], is_refined=np.arange(COUNT) < refined)
+        assert agreeing_matches(keypoints, points, pair).sum() == kept
