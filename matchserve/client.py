@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +19,8 @@ import httpx
 from numpy.typing import NDArray
 
 from matchserve import client_calls as calls
+from matchserve.client_async import AsyncClient as AsyncClient
+from matchserve.client_async_jobs import AsyncClientJob as AsyncClientJob
 from matchserve.client_calls import ServiceError as ServiceError
 from matchserve.client_calls import Unreachable as Unreachable
 from matchserve.client_jobs import ClientJob as ClientJob
@@ -180,111 +181,6 @@ class Client:
                 return self._http.request(call.method, call.path, **call.options())
             except calls.BROKEN:
                 return self._http.request(call.method, call.path, **call.options())
-        except httpx.TransportError as error:
-            raise Unreachable(
-                f"cannot reach the service at {self._http.base_url}: {error}"
-            ) from error
-
-
-class AsyncClient:
-    """A client for asyncio with the methods of `Client`, except those of jobs.
-
-    Use it in an `async with` block.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        api_key: str | None = None,
-        timeout_s: float = 60.0,
-        retries: int = 3,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self.retries = retries
-        self._http = httpx.AsyncClient(
-            base_url=calls.base_url(url),
-            timeout=timeout_s,
-            headers=calls.headers(api_key),
-            transport=transport,
-        )
-
-    async def match(self, image0: Source, image1: Source, **options: Any) -> ClientMatch:
-        """Match two images; options are the fields of POST /v1/match.
-
-        Raises:
-            ServiceError: the service returned an error.
-        """
-        call = calls.match_call(image0, image1, options, calls.MSGPACK)
-        return read_match((await self._send(call)).content)
-
-    async def features(self, image: Source, **options: Any) -> Features:
-        """Describe an image; options are the fields of POST /v1/features."""
-        return features_from_npz((await self._send(calls.features_call(image, options))).content)
-
-    async def match_many(
-        self,
-        images: Sequence[Source],
-        pairs: Sequence[tuple[int, int]] | None = None,
-        **options: Any,
-    ) -> list[ClientMatch | ServiceError]:
-        """Match pairs of images, which are sent once; every two images by default."""
-        return calls.read_batch(await self._send(calls.batch_call(images, pairs, options)))
-
-    async def store(self, features: Features) -> str:
-        """Store features in the service and return the id that names them afterwards."""
-        return str((await self._send(calls.store_call(features))).json()["id"])
-
-    async def store_image(self, image: Source, **options: Any) -> str:
-        """Describe an image and store its features in the service; return their id."""
-        return str((await self._send(calls.store_image_call(image, options))).json()["id"])
-
-    async def match_features(
-        self, features0: Features | str, features1: Features | str, **options: Any
-    ) -> ClientMatch:
-        """Match two described images; a text is the id of stored features."""
-        call = calls.match_features_call(features0, features1, options)
-        return read_match((await self._send(call)).content)
-
-    async def patches(self, patches: UInt8, model: str | None = None) -> NDArray[Any]:
-        """Return one descriptor row for each of (N, S, S) uint8 patches."""
-        return calls.read_rows(await self._send(calls.patches_call(patches, model)))
-
-    async def models(self) -> dict[str, Any]:
-        """Return the models of the service with their cards."""
-        listed: dict[str, Any] = (await self._send(calls.Call("GET", "/v1/models"))).json()
-        return listed
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    async def _send(self, call: calls.Call) -> httpx.Response:
-        answer = await self._request(call)
-        for _ in range(self.retries):
-            if answer.status_code not in calls.RETRY_STATUSES:
-                break
-            await asyncio.sleep(calls.wait_s(answer))
-            answer = await self._request(call)
-        return calls.checked(answer)
-
-    async def _request(self, call: calls.Call) -> httpx.Response:
-        try:
-            try:
-                return await self._http.request(call.method, call.path, **call.options())
-            except calls.BROKEN:
-                return await self._http.request(call.method, call.path, **call.options())
         except httpx.TransportError as error:
             raise Unreachable(
                 f"cannot reach the service at {self._http.base_url}: {error}"

@@ -22,9 +22,12 @@ from matchserve.files import open_whole, read_file
 FINISHED = ("succeeded", "failed", "cancelled")
 """States of a job that do not change any more."""
 
-_RECONNECT_S = 0.5
+RECONNECT_S = 0.5
+"""Seconds before a broken stream of events is opened again."""
+
 _TYPES = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png", ".webp": "image/webp"}
 
+OnProgress = Callable[[dict[str, Any]], None]
 Send = Callable[[Call], httpx.Response]
 Stream = Callable[[str, dict[str, str]], AbstractContextManager[httpx.Response]]
 
@@ -38,12 +41,12 @@ class JobEvent:
     fields: dict[str, Any]
 
 
-class ClientJob:
-    """A job of the service; `fields` is what the service last said about it."""
+class JobFields:
+    """What the service last said about a job."""
 
-    def __init__(self, fields: dict[str, Any], send: Send, stream: Stream) -> None:
+    def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
-        self._send, self._stream = send, stream
+        self._shown: Any = None
 
     @property
     def id(self) -> str:
@@ -55,9 +58,69 @@ class ClientJob:
         """State when the service was last asked: queued, running, succeeded, failed, cancelled."""
         return str(self.fields["state"])
 
+    def results(self) -> list[str]:
+        """Return the names of the files that can be downloaded."""
+        return [str(file["name"]) for file in self.fields["results"]]
+
+    @property
+    def path(self) -> str:
+        """Address of the job in the service."""
+        return f"/v1/jobs/{self.id}"
+
+    def show(self, on_progress: OnProgress | None) -> None:
+        """Call `on_progress` if the progress has changed since the last call."""
+        if on_progress is not None and self.fields["progress"] not in (None, self._shown):
+            self._shown = self.fields["progress"]
+            on_progress(self._shown)
+
+    def check_time(self, end: float | None, timeout_s: float | None) -> None:
+        """Check that the time of `time.monotonic` is not over.
+
+        Raises:
+            DeadlineExceeded: it is.
+        """
+        if end is not None and timeout_s is not None and time.monotonic() >= end:
+            raise DeadlineExceeded(f"job {self.id} is {self.state} after {timeout_s:g} s")
+
+    def check_success(self) -> None:
+        """Check that a finished job has succeeded.
+
+        Raises:
+            ServiceError: the job failed or was cancelled.
+        """
+        if self.state != "succeeded":
+            problem = self.fields["error"] or {"code": "cancelled", "detail": "cancelled"}
+            detail = f"job {self.id}: {problem.get('detail', self.state)}"
+            raise ServiceError(int(problem.get("status", 409)), {**problem, "detail": detail})
+
+
+class EventReader:
+    """Puts the events of a job together from the lines of a stream."""
+
+    def __init__(self) -> None:
+        self._current: dict[str, str] = {}
+
+    def read(self, line: str) -> JobEvent | None:
+        """Take one line; return the event that it ends, if it ends one."""
+        name, _, value = line.partition(": ")
+        if name in ("id", "event", "data"):
+            self._current[name] = value
+        elif not line and "id" in self._current:
+            current, self._current = self._current, {}
+            return JobEvent(int(current["id"]), current["event"], json.loads(current["data"]))
+        return None
+
+
+class ClientJob(JobFields):
+    """A job of the service; `fields` is what the service last said about it."""
+
+    def __init__(self, fields: dict[str, Any], send: Send, stream: Stream) -> None:
+        super().__init__(fields)
+        self._send, self._stream = send, stream
+
     def refresh(self) -> ClientJob:
         """Ask the service for the state; return this job."""
-        self.fields = self._send(Call("GET", self._path)).json()
+        self.fields = self._send(Call("GET", self.path)).json()
         return self
 
     def events(self) -> Iterator[JobEvent]:
@@ -77,13 +140,10 @@ class ClientJob:
                         return
             except (*BROKEN, httpx.TimeoutException):
                 pass
-            time.sleep(_RECONNECT_S)
+            time.sleep(RECONNECT_S)
 
     def wait(
-        self,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
-        *,
-        timeout_s: float | None = None,
+        self, on_progress: OnProgress | None = None, *, timeout_s: float | None = None
     ) -> ClientJob:
         """Wait until the job has succeeded; call `on_progress` with its progress.
 
@@ -92,25 +152,13 @@ class ClientJob:
             DeadlineExceeded: it is not finished in time.
         """
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        shown: Any = None
-        pause = 0.1
+        pauses = poll_pauses()
         while self.refresh().state not in FINISHED:
-            if on_progress is not None and self.fields["progress"] not in (None, shown):
-                shown = self.fields["progress"]
-                on_progress(shown)
-            if end is not None and time.monotonic() >= end:
-                raise DeadlineExceeded(f"job {self.id} is {self.state} after {timeout_s:g} s")
-            time.sleep(pause)
-            pause = min(1.5 * pause, 2.0)
-        if self.state != "succeeded":
-            problem = self.fields["error"] or {"code": "cancelled", "detail": "cancelled"}
-            detail = f"job {self.id}: {problem.get('detail', self.state)}"
-            raise ServiceError(int(problem.get("status", 409)), {**problem, "detail": detail})
+            self.show(on_progress)
+            self.check_time(end, timeout_s)
+            time.sleep(next(pauses))
+        self.check_success()
         return self
-
-    def results(self) -> list[str]:
-        """Return the names of the files that can be downloaded."""
-        return [str(file["name"]) for file in self.fields["results"]]
 
     def download(self, folder: str | PathLike[str], *names: str) -> list[Path]:
         """Download results, all of them by default, to a folder; return their paths.
@@ -118,12 +166,10 @@ class ClientJob:
         Raises:
             ServiceError: there is no such result.
         """
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
         paths = []
         for name in names or self.results():
-            path = place / Path(name).name
-            with self._stream(f"{self._path}/results/{quote(name)}", {}) as answer:
+            path = result_path(folder, name)
+            with self._stream(f"{self.path}/results/{quote(name)}", {}) as answer:
                 if not answer.is_success:
                     answer.read()
                 checked(answer)
@@ -135,27 +181,38 @@ class ClientJob:
 
     def cancel(self) -> ClientJob:
         """Cancel the job; what it has done is used by the next one. Returns this job."""
-        self.fields = self._send(Call("DELETE", self._path)).json()
+        self.fields = self._send(Call("DELETE", self.path)).json()
         return self
 
-    @property
-    def _path(self) -> str:
-        return f"/v1/jobs/{self.id}"
-
     def _events_after(self, last: int) -> Iterator[JobEvent]:
-        headers = {"Last-Event-ID": str(last)} if last else {}
-        current: dict[str, str] = {}
-        with self._stream(f"{self._path}/events", headers) as answer:
+        reader = EventReader()
+        with self._stream(f"{self.path}/events", resume_headers(last)) as answer:
             if not answer.is_success:
                 answer.read()
             for line in checked(answer).iter_lines():
-                name, _, value = line.partition(": ")
-                if name in ("id", "event", "data"):
-                    current[name] = value
-                elif not line and "id" in current:
-                    fields = json.loads(current["data"])
-                    yield JobEvent(int(current["id"]), current["event"], fields)
-                    current = {}
+                event = reader.read(line)
+                if event is not None:
+                    yield event
+
+
+def poll_pauses() -> Iterator[float]:
+    """Yield the seconds to wait before a job is asked for again, which grow to two."""
+    pause = 0.1
+    while True:
+        yield pause
+        pause = min(1.5 * pause, 2.0)
+
+
+def resume_headers(last: int) -> dict[str, str]:
+    """Return the headers that continue a stream of events after number `last`."""
+    return {"Last-Event-ID": str(last)} if last else {}
+
+
+def result_path(folder: str | PathLike[str], name: str) -> Path:
+    """Return where a result is downloaded to; make the folder."""
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    return place / Path(name).name
 
 
 def submit_call(kind: str, options: dict[str, Any], key: str | None) -> Call:

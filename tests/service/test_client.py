@@ -123,7 +123,7 @@ def test_the_async_client_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
         transport = httpx.MockTransport(lambda _: answers.pop(0))
         async with AsyncClient("http://x", transport=transport) as client:
-            monkeypatch.setattr("matchserve.client.asyncio.sleep", wait)
+            monkeypatch.setattr("matchserve.client_async.asyncio.sleep", wait)
             await client.models()
 
     asyncio.run(ask())

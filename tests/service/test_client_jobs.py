@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from matchserve.client import Client, ClientJob, ServiceError
+from matchserve.client import AsyncClient, AsyncClientJob, Client, ClientJob, ServiceError
 from matchserve.client_jobs import JobEvent
 from matchserve.errors import DeadlineExceeded, MissingInput
 from tests.corner_scene import write_scene
@@ -84,7 +85,7 @@ def test_events_continue_after_a_lost_connection(
             yield event
 
     monkeypatch.setattr(ClientJob, "_events_after", broken)
-    monkeypatch.setattr("matchserve.client_jobs._RECONNECT_S", 0.0)
+    monkeypatch.setattr("matchserve.client_jobs.RECONNECT_S", 0.0)
     assert list(job.events()) == whole
 
 
@@ -129,3 +130,77 @@ def test_mistakes_are_named(client: Client, tmp_path: Path) -> None:
         client.upload("empty", tmp_path)
     with pytest.raises(ServiceError, match="no collection"):
         client.submit("match_collection", collection="nowhere")
+
+
+def test_the_asynchronous_client_runs_jobs(
+    client: Client,
+    finished: tuple[ClientJob, list[Any]],
+    scene: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It uploads, follows, downloads and resumes events as the blocking client does."""
+    done, _ = finished
+    whole = list(done.events())
+    read = AsyncClientJob._events_after
+
+    async def broken(job: AsyncClientJob, last: int) -> AsyncGenerator[JobEvent, None]:
+        number = 0
+        async for event in read(job, last):
+            if number == 2:
+                raise httpx.ReadError("the connection was closed")
+            number += 1
+            yield event
+
+    async def run() -> None:
+        async with AsyncClient(str(client._http.base_url), timeout_s=GUARD_S) as asynchronous:
+            names = await asynchronous.upload("corner", scene)
+            assert names == ["0000.png", "0001.png", "0002.png"]
+            order: dict[str, Any] = {"collection": "corner", "max_keypoints": 300}
+            job = await asynchronous.submit("match_collection", idempotency_key="async", **order)
+            assert (await job.wait(lambda progress: None, timeout_s=GUARD_S)).state == "succeeded"
+            (path,) = await job.download(tmp_path, "report.json")
+            assert path.read_bytes().startswith(b"{")
+            with pytest.raises(ServiceError, match="no such result"):
+                await job.download(tmp_path, "nothing.txt")
+            again = await asynchronous.job(done.id)
+            assert again.fields == done.fields
+            assert [event async for event in again.events()] == whole
+            monkeypatch.setattr(AsyncClientJob, "_events_after", broken)
+            assert [event async for event in again.events()] == whole
+            with pytest.raises(MissingInput, match="no JPEG"):
+                await asynchronous.upload("empty", tmp_path)
+            with pytest.raises(ServiceError, match="should match pattern"):
+                await asynchronous.job("nothing")
+
+    monkeypatch.setattr("matchserve.client_jobs.RECONNECT_S", 0.0)
+    asyncio.run(run())
+
+
+def test_an_asynchronous_job_that_does_not_end_and_one_that_was_cancelled() -> None:
+    state: dict[str, Any] = {
+        "id": "j1",
+        "state": "running",
+        "progress": {"done": 1},
+        "results": [],
+        "error": None,
+    }
+    shown: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "DELETE":
+            state["state"] = "cancelled"
+        return httpx.Response(200, json=state)
+
+    async def run() -> None:
+        transport = httpx.MockTransport(answer)
+        async with AsyncClient("http://service", transport=transport) as client:
+            job = await client.job("j1")
+            with pytest.raises(DeadlineExceeded, match="job j1 is running after 0 s"):
+                await job.wait(shown.append, timeout_s=0.0)
+            assert (await job.cancel()).state == "cancelled"
+            with pytest.raises(ServiceError, match="job j1: cancelled"):
+                await job.wait()
+
+    asyncio.run(run())
+    assert shown == [{"done": 1}]
