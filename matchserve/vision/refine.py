@@ -24,7 +24,7 @@ from matchserve.vision.alignment import Template, Window, align, determinant, st
 from matchserve.vision.products import multiply
 
 # Coarse, then fine. docs/research/match-quality.md says how they were chosen.
-_WINDOWS = (Window.of(12.0, 15, 4), Window.of(6.0, 21, 4))
+_WINDOWS = (Window.of(12.0, 15, 5), Window.of(6.0, 19, 3))
 
 
 @dataclass(frozen=True, slots=True)
