@@ -26,6 +26,8 @@ RUN rm -rf /usr/local/lib/python3.11/site-packages/pip* /usr/local/bin/pip*
 ENV PATH=/opt/matchserve/bin:/usr/local/bin:/usr/bin:/bin
 ENV PYTHONDONTWRITEBYTECODE=1
 ENV MATCHSERVE_HOST=0.0.0.0
+# Empty: a relative path in a hostile file leads nowhere.
+WORKDIR /empty
 ENV MATCHSERVE_LOG_FORMAT=json
 USER 10001:10001
 EXPOSE 8000
@@ -57,6 +59,8 @@ RUN rm -rf /usr/local/lib/python3.11/site-packages/pip* /usr/local/bin/pip*
 ENV PATH=/opt/matchserve/bin:/usr/local/bin:/usr/bin:/bin
 ENV PYTHONDONTWRITEBYTECODE=1
 ENV MATCHSERVE_HOST=0.0.0.0
+# Empty: a relative path in a hostile file leads nowhere.
+WORKDIR /empty
 ENV MATCHSERVE_LOG_FORMAT=json
 # What the container toolkit mounts: libcuda (compute), NVML and nvidia-smi (utility).
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility

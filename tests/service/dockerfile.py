@@ -12,7 +12,7 @@ from pathlib import Path
 
 # Steps that only make the base image smaller; there is no base image here.
 IMAGE_ONLY = ("rm -rf /usr/local/lib/python3.11/site-packages/pip* /usr/local/bin/pip*",)
-MAPPED = ("/opt/matchserve", "/opt/build", "/src")
+MAPPED = ("/opt/matchserve", "/opt/build", "/src", "/empty")
 STARTS = tuple(f"{start}{path}" for path in MAPPED[:2] for start in ("", "python3 -m venv "))
 
 

@@ -40,6 +40,16 @@ def test_an_image_is_unprivileged_and_has_no_tools(
     assert ":latest" not in stage.base
 
 
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_the_working_directory_is_empty(stages: dict[str, dockerfile.Stage], target: str) -> None:
+    """ONNX Runtime reads relative paths of a model file from there."""
+    stage = stages[target]
+    assert stage.last("WORKDIR") == "/empty"
+    assert not any("/empty" in text for name, text in stage.steps if name != "WORKDIR")
+    copied = [text.split() for name, text in stage.steps if name == "COPY"]
+    assert all(words[-1].startswith("/opt/") for words in copied)
+
+
 def test_default_is_the_cpu_image(stages: dict[str, dockerfile.Stage]) -> None:
     assert stages["default"].base == "cpu"
 
@@ -119,7 +129,7 @@ def _start_and_match(rehearsal: dockerfile.Rehearsal, stage: dockerfile.Stage) -
     process = subprocess.Popen(
         rehearsal.start_command(stage),
         env=environment,
-        cwd="/",
+        cwd=rehearsal.directory,
         **user,  # type: ignore[call-overload]
     )
     try:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.training.tiny_runs import Stopped, new_run, stop_at
 from training.errors import RecipeError, RunBusy
 from training.recipes.reading import read_toml
 from training.runs.lock import only_writer
+from training.runs.loop import train
 from training.runs.recipe import recipe_from_table
 from training.runs.report import Reporter
 
@@ -31,6 +33,15 @@ def test_a_run_has_one_writer(tmp_path: Path) -> None:
         other.wait()
     with only_writer(tmp_path):
         pass
+
+
+def test_training_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = new_run(tmp_path)
+    with only_writer(run_dir), pytest.raises(RunBusy):
+        train(run_dir)
+    stop_at(monkeypatch, 0)
+    with pytest.raises(Stopped):  # the lock is free again
+        train(run_dir)
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", ".hidden", "a\n", "/etc/x"])
