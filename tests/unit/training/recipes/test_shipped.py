@@ -35,7 +35,7 @@ CPU = {
     "hynet-cpu", "sosnet-cpu", "l2net-cpu", "tfeat-cpu",
 }  # fmt: skip
 STAGES = {"compact-k20", "compact-start", "compact-neighbours", "compact-mixed", "accurate-start"}
-NEVER_SHIPPED = {"methods-study", "stochastic-study"}
+NEVER_SHIPPED = {"methods-registered", "methods-study", "stochastic-study"}
 MODELS = {"compact", "accurate", "binary", "robust"}
 
 
