@@ -41,7 +41,7 @@ def photo(grey_photograph: UInt8) -> UInt8:
 
 @pytest.fixture(scope="module")
 def view(photo: UInt8) -> TiltedView:
-    return tilted(photo, 76, axis_deg=20, turn_deg=0)
+    return tilted(photo, 77, axis_deg=20, turn_deg=0)
 
 
 def error_of(result: MatchResult, photo: UInt8, view: TiltedView) -> float:
