@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.chromium import chromium_path, is_required
 from tests.server_process import ServerProcess, running_server
@@ -31,16 +31,17 @@ def use_sample(page: Page, name: str) -> None:
 
 
 def drawn_colours(page: Page) -> dict[str, int]:
-    """Pixels of the canvas in the colours of inliers, of rejected and of doubtful matches."""
+    """Pixels of the canvas in the colours of inliers, rejected matches and unmatched keypoints."""
     page.wait_for_timeout(150)
     script = """() => {
       const c = document.getElementById("viewer");
       const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
       const near = (i, ...rgb) => rgb.every((v, n) => Math.abs(d[i + n] - v) < 14);
-      const n = { inlier: 0, rejected: 0 };
+      const n = { inlier: 0, rejected: 0, keypoint: 0 };
       for (let i = 0; i < d.length; i += 4) {
         n.inlier += near(i, 64, 224, 176);
         n.rejected += near(i, 255, 107, 87);
+        n.keypoint += near(i, 255, 209, 102);
       }
       return n;
     }"""
@@ -72,18 +73,38 @@ def test_two_scenes_have_no_inliers(page: Page) -> None:
     assert colours["rejected"] < 20
 
 
-def test_an_error_clears_the_result_before_it(page: Page, tmp_path: Path) -> None:
-    use_sample(page, "easy")
-    damaged = tmp_path / "damaged.jpg"
-    damaged.write_bytes((SAMPLES / "roofs1.jpg").read_bytes()[:20_000])
-    page.set_input_files("#image1", str(damaged))
-    expect(page.locator("#problem")).to_be_visible(timeout=WAIT_MS)
+def expect_no_result(page: Page) -> None:
     for name in ("verdict", "inliers", "matches", "keypoints", "time"):
         expect(page.locator(f"#n-{name}")).to_have_text("–")
     expect(page.locator("#legend")).to_be_hidden()
     expect(page.locator("#save-json")).to_be_disabled()
     expect(page.locator("#empty")).to_be_visible()
     assert drawn_colours(page)["inlier"] == 0
+
+
+def test_an_error_clears_the_result_before_it(page: Page) -> None:
+    use_sample(page, "easy")
+    problem = {"code": "overloaded", "title": "Overloaded", "detail": "", "request_id": "1"}
+    page.route("**/v1/match", lambda route: route.fulfill(status=429, json=problem))
+    page.select_option("#verify", "homography")  # the images stay, only an option changes
+    expect(page.locator("#problem-title")).to_contain_text("busy")
+    expect_no_result(page)
+
+
+def test_new_images_clear_the_result_before_they_are_matched(page: Page, tmp_path: Path) -> None:
+    use_sample(page, "easy")
+    damaged = tmp_path / "damaged.jpg"
+    damaged.write_bytes((SAMPLES / "roofs1.jpg").read_bytes()[:20_000])
+    waiting: list[Route] = []
+    page.route("**/v1/match", lambda route: waiting.append(route))
+    page.set_input_files("#image1", str(damaged))
+    expect(page.locator("#status")).to_contain_text("Matching", timeout=WAIT_MS)
+    while not waiting:
+        page.wait_for_timeout(20)
+    expect_no_result(page)  # nothing has come back yet
+    waiting[0].continue_()
+    expect(page.locator("#problem")).to_be_visible(timeout=WAIT_MS)
+    expect_no_result(page)
 
 
 def test_swap_and_reset(page: Page) -> None:
@@ -192,11 +213,10 @@ def test_keypoints_are_shown_with_scale_and_orientation(page: Page) -> None:
     with page.expect_response("**/v1/match") as answer:
         use_sample(page, "easy")
     assert len(answer.value.json()["scales0"]) == 600
-    before = page.locator("#viewer").screenshot()
+    before = drawn_colours(page)
     page.check("[name=mode][value=keypoints]", force=True)
     expect(page.locator("[data-mode=keypoints]")).to_contain_text("orientation")
-    page.wait_for_timeout(200)
-    assert page.locator("#viewer").screenshot() != before
+    assert drawn_colours(page)["keypoint"] > before["keypoint"] + 200
 
 
 def test_the_npz_file_holds_the_matches(page: Page) -> None:
