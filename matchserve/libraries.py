@@ -19,6 +19,12 @@ COLMAP_HINT = "pip install -e '.[cpu,colmap]' -c constraints.txt"
 LARGE_HINT = "pip install -e '.[cpu,large]' -c constraints.txt"
 """How to install what reads images of any size."""
 
+DASK_HINT = "pip install -e '.[cpu,dask]' -c constraints.txt"
+"""How to install what gives the work of a collection to a cluster."""
+
+S3_HINT = "pip install -e '.[cpu,s3]' -c constraints.txt"
+"""How to install what keeps collections in object stores."""
+
 
 @functools.cache
 def import_faiss() -> Any:
@@ -92,9 +98,7 @@ def import_distributed() -> Any:
     try:
         import distributed
     except ImportError as error:
-        raise ProviderUnavailable(
-            "distributed is not installed; run: pip install 'matchserve[dask]'"
-        ) from error
+        raise ProviderUnavailable(f"distributed is not installed; run: {DASK_HINT}") from error
     return distributed
 
 
@@ -109,9 +113,7 @@ def import_obstore() -> Any:
         import obstore
         import obstore.store
     except ImportError as error:
-        raise ProviderUnavailable(
-            "obstore is not installed; run: pip install 'matchserve[s3]'"
-        ) from error
+        raise ProviderUnavailable(f"obstore is not installed; run: {S3_HINT}") from error
     return obstore
 
 

@@ -31,6 +31,7 @@ from matchserve.pattern import generate
 from tests.conftest import encoded
 from tests.server_process import ServerProcess
 
+ROOT = Path(__file__).resolve().parents[3]
 SHIPPED = tuple(list_models())
 
 
@@ -182,9 +183,17 @@ def test_doctor_says_nothing_that_the_limits_contradict(monkeypatch: pytest.Monk
 
 def test_doctor_and_errors_give_one_command_to_install() -> None:
     assert gpu.INSTALL_GPU == libraries.GPU_HINT
-    for hint in (libraries.INSTALL_HINT, libraries.COLMAP_HINT, doctor.TRAIN_HINT):
-        assert "matchserve[" not in hint  # nothing is published under that name
+    hints = [value for name, value in vars(libraries).items() if name.endswith("_HINT")]
+    for hint in (*hints, doctor.TRAIN_HINT):
         assert "-c constraints.txt" in hint
+
+
+def test_nobody_is_told_to_install_what_is_not_published() -> None:
+    texts = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*"), ROOT / "README.md"]
+    for package in ("matchserve", "training"):
+        texts += (ROOT / package).rglob("*.py")
+    found = [path for path in texts if b"install 'matchserve[" in path.read_bytes()]
+    assert not found
 
 
 def test_tiff_is_offered_only_where_it_is_taken(tmp_path: Path) -> None:
