@@ -30,6 +30,7 @@ from matchserve.models.registry import list_models, shipped_models_dir
 from matchserve.pattern import generate
 from tests.conftest import encoded
 from tests.server_process import ServerProcess
+from tests.tiny_models import write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
 SHIPPED = tuple(list_models())
@@ -141,6 +142,16 @@ def test_models_is_one_screen_with_one_line_for_each(monkeypatch: pytest.MonkeyP
     assert int(milliseconds) > 0
     assert 40 < float(accuracy) < 70
     assert rows["sift"].split()[-1] != "-"  # from the table of a model that was compared with it
+
+
+def test_a_long_purpose_neither_wraps_nor_cuts_off_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    write_tiny_model(tmp_path / "tiny", purpose="photographs of many kinds " * 10)
+    lines = call("models", "--models-dir", tmp_path).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["model", "sift", "rootsift", "tiny"]
+    assert lines[-1].split()[-3] == "64"  # bytes of a descriptor
 
 
 def test_models_name_prints_the_card_of_a_name_or_a_path(tiny_model: Path) -> None:

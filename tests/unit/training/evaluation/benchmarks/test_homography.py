@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,3 +89,22 @@ def test_a_model_of_ours_stands_beside_sift(sequences: Path, tmp_path: Path) -> 
     assert list(result.models) == ["sift", "rootsift", "tiny"]
     assert len(result.models["tiny"].stamp) == 64
     assert result.models["tiny"].figures["ceiling"] == result.models["sift"].figures["ceiling"]
+
+
+def test_refined_points_never_exceed_the_ceiling() -> None:
+    """The keypoints are 4 pixels off, and refinement has put every match right."""
+    points = np.random.default_rng(0).uniform(50, 350, (20, 2))
+    pair = ("a", "b")
+    predictions: Any = SimpleNamespace(
+        sizes=dict.fromkeys(pair, (400, 400)),
+        keypoints={"a": SimpleNamespace(xy=points), "b": SimpleNamespace(xy=points + 4.0)},
+    )
+    found: Any = SimpleNamespace(
+        points0=points, points1=points, returned=np.arange(20), confidence=None
+    )
+    truth: Any = SimpleNamespace(homographies={pair: np.eye(3)})
+    chosen: Any = SimpleNamespace(threshold_px=3.0, seed=0)
+    figures = homography._score_pair(predictions, found, pair, truth, chosen)
+    assert figures["correct"] == 20
+    assert figures["ceiling"] >= figures["correct"]
+    assert figures["ceiling_share"] <= 1
