@@ -109,7 +109,7 @@ def _choose_plane(
     off = _Off.of(sure, simple, plane, OFF_SIMILARITY, options, sizes)
     if plane.matrix is not None and (simple.matrix is None or off.log_nfa < LOG_CHANCE):
         return plane, f"{off.agreeing} of them far off any similarity"
-    return simple, f"and {off.agreeing} others on a homography, no more than chance explains"
+    return simple, "and a homography adds no more than chance explains"
 
 
 @dataclass(frozen=True, slots=True)
