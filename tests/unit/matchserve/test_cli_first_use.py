@@ -29,6 +29,7 @@ from matchserve.limits import LIBRARY_LIMITS
 from matchserve.models.registry import list_models, shipped_models_dir
 from matchserve.pattern import generate
 from tests.conftest import encoded
+from tests.patience import wait_until
 from tests.server_process import ServerProcess
 from tests.tiny_models import write_tiny_model
 
@@ -117,6 +118,7 @@ def test_describe_on_a_server_equals_describe_here(image: Path, tmp_path: Path) 
         for name, more in (("here.npz", []), ("there.npz", ["--server", address])):
             done = call("describe", image, "-o", tmp_path / name, *options, *more)
             assert done.exit_code == 0, done.output
+        wait_until(lambda: "/v1/features" in server.log())  # it was the server that described
     finally:
         server.stop()
     here, there = (read_features(tmp_path / name) for name in ("here.npz", "there.npz"))
