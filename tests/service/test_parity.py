@@ -81,26 +81,25 @@ def test_a_match_with_masks_and_details(
     matcher = Matcher("rootsift")
     first, second = files["first"], files["second"]
     dark = matcher.load(files["mask"]).grey
-    result = matcher.match(
-        ImageInput(first, Mask(parse_shapes([LEFT]))),
-        ImageInput(second, Mask(image=dark)),
-        Options(match=MatchOptions(max_distance=0.9)),
-    )
+    masked = ImageInput(first, Mask(parse_shapes([LEFT]))), ImageInput(second, Mask(image=dark))
+    all_matches = matcher.match(*masked).matches
+    limit = round(float(all_matches.distance.max()) / 2, 3)
+    result = matcher.match(*masked, Options(match=MatchOptions(max_distance=limit)))
     expected = result_fields(result, details=True)
-    assert len(result.matches) > 30
+    assert 30 < len(result.matches) < len(all_matches)
     points0, points1 = result.points()
     assert points0[:, 0].min() > 99
     assert points1[:, 0].max() < 201
-    assert max(expected["distances"]) <= 0.9
+    assert max(expected["distances"]) <= limit
 
-    arguments = ["match", first, second, "--model", "rootsift", "--max-distance", "0.9"]
+    arguments = ["match", first, second, "--model", "rootsift", "--max-distance", limit]
     arguments += ["--ignore0", ",".join(map(str, LEFT)), "--mask1", files["mask"], "--details"]
     same(run(*arguments, "--json", "-"), expected, "command line")
     same(run(*arguments, "--json", "-", "--server", server.url), expected, "with --server")
 
     sent = {"image0": first.read_bytes(), "image1": second.read_bytes()}
     sent["mask1"] = files["mask"].read_bytes()
-    fields = {"ignore0": json.dumps([LEFT]), "max_distance": "0.9", "details": "true"}
+    fields = {"ignore0": json.dumps([LEFT]), "max_distance": str(limit), "details": "true"}
     same(http.post("/v1/match", files=sent, data=fields).json(), expected, "HTTP")
 
     with Client(server.url) as client:
@@ -109,7 +108,7 @@ def test_a_match_with_masks_and_details(
             second,
             ignore0=[LEFT],
             mask1=dark,
-            max_distance=0.9,
+            max_distance=limit,
             details=True,
         )
     named = dataclasses.asdict(found)
