@@ -38,10 +38,16 @@ def test_an_image_is_described_once_and_matched_by_id(
         second = client.store(client.features(pair["image1"]))
         by_id = client.match_features(first, second)
         np.testing.assert_array_equal(by_id.matches, direct["matches"])
+        limit = float(np.max(by_id.distances)) / 2
+        near = client.match_features(first, second, max_distance=limit)
+        assert 0 < len(near.matches) < len(by_id.matches)
+        assert np.max(near.distances) <= limit
         mixed = client.match_features(first, client.features(pair["image1"]))
         np.testing.assert_array_equal(mixed.matches, direct["matches"])
     as_json = {"features0_id": first, "features1_id": second}
     assert http.post("/v1/features/match", json=as_json).json()["matches"] == direct["matches"]
+    limited = http.post("/v1/features/match", json={**as_json, "max_distance": limit}).json()
+    assert limited["matches"] == near.matches.tolist()
     body = http.get(f"/v1/features/stored/{first}").json()
     assert body["keypoints"] == direct["keypoints0"]
     assert http.delete(f"/v1/features/stored/{first}").status_code == 204
