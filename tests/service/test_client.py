@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from matchserve.cli import app
 from matchserve.client import AsyncClient, Client, ServiceError, Unreachable
 from matchserve.client_calls import wait_s
+from tests.patience import wait_until
 from tests.server_process import ServerProcess, free_port
 
 Pair = dict[str, bytes]
@@ -145,10 +146,12 @@ def test_match_on_a_server_from_the_command_line(
     endings = {"json": "json", "npz": "npz", "draw": "png"}
     outputs = {name: tmp_path / f"out.{ending}" for name, ending in endings.items()}
     arguments = [word for name, path in outputs.items() for word in (f"--{name}", str(path))]
+    before = len(server.log())
     done = CliRunner().invoke(
         app, ["match", *paths, "--server", server.url, "--model", "rootsift", *arguments]
     )
     assert done.exit_code == 0, done.output
+    wait_until(lambda: "/v1/match" in server.log()[before:])  # it was the server that matched
     direct = http.post("/v1/match", files=pair).json()
     assert json.loads(outputs["json"].read_bytes())["matches"] == direct["matches"]
     assert outputs["draw"].read_bytes().startswith(b"\x89PNG")
