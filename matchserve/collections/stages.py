@@ -225,12 +225,25 @@ def _choose(
 ) -> None:
     """Choose pairs and record what is new, no longer wanted, or wanted for other reasons."""
     wanted, reasons = pairings.choose(images, parts, retriever)
+    _drop_reduced_shards(run, wanted)
     known = run.ledger.pairs()
     is_new, is_gone, changed = _compare(known, wanted, reasons)
     run.ledger.forget_pairs(map(tuple, known[is_gone][:, :2].tolist()))
     run.ledger.add_reasons(map(tuple, changed.tolist()))
     rows = np.column_stack([wanted, reasons])[is_new]
     run.ledger.plan([_named_shard(run.setup, group, keys) for group in _shards(rows)], stamp)
+
+
+def _drop_reduced_shards(run: Run, wanted: NDArray[np.int64]) -> None:
+    """Forget planned shards with pairs that are not wanted: a shard is named by all its pairs."""
+    codes = _code(wanted)
+    planned = [name for name, _ in run.ledger.shards("planned")]
+    pairs = {name: np.array(run.ledger.shard_pairs(name), np.int64) for name in planned}
+    reduced = [
+        name for name, rows in pairs.items() if not np.isin(_code(rows.reshape(-1, 2)), codes).all()
+    ]
+    if reduced:
+        run.ledger.drop_shards(reduced)
 
 
 def _drop_lost_shards(run: Run, keys: dict[int, str]) -> None:

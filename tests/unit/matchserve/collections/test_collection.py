@@ -292,3 +292,28 @@ def test_retrieval_without_a_shipped_codebook(matched: Collection, photos: Path)
     assert (matched.workspace.root / "codebook.npz").is_file()
     run(matched, "retrieval:1")
     assert matched.counts.matched == 0
+
+
+def test_other_pairs_than_those_of_a_stopped_run(photos: Path, tmp_path: Path) -> None:
+    """A planned shard that loses pairs is planned anew, under another name."""
+    wanted = tmp_path / "pairs.txt"
+    wanted.write_text("0000.png 0001.png\n0002.png 0003.png\n", encoding="utf-8")
+
+    def collection(name: str) -> Collection:
+        return Collection(tmp_path / name, images=photos, model="rootsift", options=OPTIONS)
+
+    stopped = collection("stopped")
+    for step in stopped.match("exhaustive", workers=1):
+        if step.stage == "match":
+            break
+    assert len(stopped.pairs()) == 15
+    for one in (stopped, collection("other")):
+        list(one.match(f"list:{wanted}", workers=1))
+        assert [names[:2] for names in one.results()] == [
+            ("0000.png", "0001.png"),
+            ("0002.png", "0003.png"),
+        ]
+    files = [sorted((tmp_path / n).glob("matches/*.npz")) for n in ("stopped", "other")]
+    assert [f.name for f in files[0]] == [f.name for f in files[1]]
+    list(stopped.match("exhaustive", workers=1))
+    assert len(list(stopped.results())) == 15
