@@ -24,7 +24,7 @@ from matchserve.vision.matching import MatchOptions
 from training.data.parallel import progress
 from training.evaluation.peer import PEER, match_by_peer, peer_stamp
 from training.evaluation.predictions import Arrays, ImageSet, Predictions, cached, predict
-from training.evaluation.protocol import Model, Options, stamp_of
+from training.evaluation.protocol import Model, Options, matching_code, stamp_of
 
 _CACHE_BYTES = 2_000_000_000
 
@@ -118,7 +118,7 @@ def run_pipeline(
         data=data.digest,
         pairs=data.pairs,
         rule=repr(rule),
-        version=1,
+        code=matching_code(),
         **({} if set(least) == {defaults.SUPPORT_CONFIDENCE} else {"least": least}),
     )
     path = options.cache / f"pipeline-{model.name}-{stamp}.npz"

@@ -20,7 +20,7 @@ from matchserve.types import Features, Image, Keypoints
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.matching import MatchOptions, match
 from training.data.parallel import progress
-from training.evaluation.protocol import Model, Options, stamp_of
+from training.evaluation.protocol import Model, Options, matching_code, stamp_of
 
 Loader = Callable[[], Image]
 Arrays = dict[str, NDArray[Any]]
@@ -63,6 +63,7 @@ def predict(model: Model, data: ImageSet, options: Options) -> Predictions:
         model=model.stamp,
         data=data.digest,
         pairs=data.pairs,
+        code=matching_code(),
         **options.protocol("max_keypoints", "ratio", "selection"),
     )
     arrays = cached(
@@ -81,6 +82,7 @@ def find_keypoints(data: ImageSet, options: Options) -> Arrays:
     stamp = stamp_of(
         data=data.digest,
         images=sorted(data.images),
+        code=matching_code(),
         **options.protocol("max_keypoints", "selection"),
     )
 

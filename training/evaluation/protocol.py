@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import matchserve
 from matchserve import defaults
 from matchserve.models.card import ModelCard
 from matchserve.models.descriptor import Descriptor
@@ -156,6 +158,15 @@ def digest_files(paths: Iterable[Path]) -> str:
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     return hasher.hexdigest()
+
+
+@functools.cache
+def matching_code() -> str:
+    """Return the SHA-256 of the code that finds and matches keypoints: it decides predictions."""
+    package = Path(matchserve.__file__).parent
+    folders = (package / "vision", package / "pipeline")
+    files = (path for folder in folders for path in sorted(folder.glob("*.py")))
+    return digest_files([package / "matcher.py", *files])
 
 
 def stamp_of(**parts: Any) -> str:

@@ -28,7 +28,7 @@ from training.evaluation.predictions import (
     describe_all,
     find_keypoints,
 )
-from training.evaluation.protocol import Model, Options, stamp_of
+from training.evaluation.protocol import Model, Options, matching_code, stamp_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +54,7 @@ def match_scene(model: Model, images: ImageSet, options: Options, rule: SfmOptio
         data=images.digest,
         rule=repr(DEFAULT_OPTIONS),
         version=2,
+        code=matching_code(),
         **options.protocol("max_keypoints", "ratio", "selection"),
     )
     path = options.cache / f"scene-{model.name}-{stamp}.npz"

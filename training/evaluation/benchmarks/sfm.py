@@ -43,6 +43,7 @@ from training.evaluation.protocol import (
     Options,
     Pipeline,
     digest_files,
+    matching_code,
     stamp_of,
 )
 from training.evaluation.refined_scene import match_scene
@@ -148,6 +149,7 @@ def _reconstruct(
         data=images.digest,
         known=bool(views),
         mapper=2,
+        code=matching_code(),
         **_pipeline_stamp(model, options),
         **options.protocol("max_keypoints", "ratio", "seed"),
     )
