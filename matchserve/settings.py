@@ -157,7 +157,7 @@ class Settings(BaseSettings):
     job_cores: Annotated[int, Field(ge=0)] | None = None
     """Number of processes of a job; by default half of the cores of a worker. With 0 jobs wait for
     `matchserve worker`."""
-    job_niceness: Annotated[int, Field(ge=0, le=19)] = 10
+    job_niceness: Annotated[int, Field(ge=0, le=19)] = 19
     """Niceness of the processes of jobs: the higher, the less they slow requests."""
     job_hours: Annotated[float, Field(gt=0, le=1000)] = DEFAULT_QUOTAS.job_hours
     """Maximum time of a job."""

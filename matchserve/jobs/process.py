@@ -41,11 +41,11 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     text = sys.stdin.readline()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.nice(json.loads(text)["niceness"])  # before the imports, which take seconds
     try:
         from matchserve.jobs.kinds import run_job, summary_of
 
         order = _read_order(text)
-        os.nice(order.niceness)
         for step in run_job(order):
             _print({"progress": dataclasses.asdict(step)})
         _print({"outcome": summary_of(order)})
