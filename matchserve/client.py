@@ -66,7 +66,7 @@ class Client:
         return read_match(self._send(call).content)
 
     def match_as(self, media_type: str, image0: Source, image1: Source, **options: Any) -> bytes:
-        """Match two images and return the body as the media type `accept`."""
+        """Match two images and return the body of the response in the format `media_type`."""
         return self._send(calls.match_call(image0, image1, options, media_type)).content
 
     def features(self, image: Source, **options: Any) -> Features:

@@ -54,7 +54,7 @@ class AsyncClient:
     async def match_as(
         self, media_type: str, image0: Source, image1: Source, **options: Any
     ) -> bytes:
-        """Match two images and return the body as the media type `accept`."""
+        """Match two images and return the body of the response in the format `media_type`."""
         call = calls.match_call(image0, image1, options, media_type)
         return (await self._send(call)).content
 

@@ -95,7 +95,7 @@ class JobFields:
 
 
 class EventReader:
-    """Puts the events of a job together from the lines of a stream."""
+    """Assembles the events of a job from the lines of a stream."""
 
     def __init__(self) -> None:
         self._current: dict[str, str] = {}

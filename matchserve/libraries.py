@@ -20,7 +20,7 @@ LARGE_HINT = "pip install -e '.[cpu,large]' -c constraints.txt"
 """How to install what reads images of any size."""
 
 DASK_HINT = "pip install -e '.[cpu,dask]' -c constraints.txt"
-"""How to install what gives the work of a collection to a cluster."""
+"""How to install Dask, which runs a collection on a cluster."""
 
 S3_HINT = "pip install -e '.[cpu,s3]' -c constraints.txt"
 """How to install what keeps collections in object stores."""
