@@ -77,6 +77,11 @@ class Image:
         rows, columns = self.grey.shape
         return np.array([columns / self.size[0], rows / self.size[1]])
 
+    @property
+    def pixel(self) -> float:
+        """Side of a working pixel in pixels of the sent image, as a mean of x and y."""
+        return float(1 / np.sqrt(np.prod(self.scale_xy)))
+
     def to_working(self, xy: NDArray[Any]) -> Float64:
         """Map points of the sent image to the working image."""
         return (np.asarray(xy, np.float64) + 0.5) * self.scale_xy - 0.5

@@ -30,7 +30,7 @@ from matchserve.collections.shards import PairResult
 from matchserve.libraries import import_pycolmap
 from matchserve.sealed import raise_if_full
 from matchserve.types import POINT_MAPS, Bool, Features
-from matchserve.vision.consistency import agreeing_matches, consistent_points
+from matchserve.vision.consistency import agree
 
 
 def export_colmap(
@@ -100,12 +100,13 @@ def _moved(
     """Return features whose keypoints lie where their refined matches agree, and which do."""
     keypoints = {name: one.keypoints for name, one in features.items()}
     pairs = list(collection.refined_pairs())
-    points = consistent_points(keypoints, pairs)
+    agreement = agree(keypoints, pairs)
     moved = {
-        name: replace(one, keypoints=replace(one.keypoints, xy=points[name]))
+        name: replace(one, keypoints=replace(one.keypoints, xy=agreement.points[name]))
         for name, one in features.items()
     }
-    return moved, {pair.images: agreeing_matches(keypoints, points, pair) for pair in pairs}
+    names = (pair.images for pair in pairs)
+    return moved, dict(zip(names, agreement.agreeing, strict=True))
 
 
 def _write_position(

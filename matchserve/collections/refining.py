@@ -10,6 +10,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from matchserve.matcher import Matcher
 from matchserve.objects import Place
 from matchserve.sealed import read_sealed, write_sealed
 from matchserve.types import Bool, Float32, Image
+from matchserve.vision.agreement import similarities
 from matchserve.vision.consistency import RefinedPair
 from matchserve.vision.refine import refine
 
@@ -30,9 +32,13 @@ CACHE_BYTES = 128 << 20
 """Memory for decoded images that a process keeps between pairs."""
 
 
+FORMAT = 2
+"""Version of the stored points; a new one refines all pairs anew."""
+
+
 def refined_path(folder: Place, shard: str) -> Place:
     """Return the file of the refined points of a shard."""
-    return folder / f"{shard}.refined.npz"
+    return folder / f"{shard}.refined-{FORMAT}.npz"
 
 
 def refine_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> int:
@@ -51,11 +57,12 @@ def refine_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> int:
         pass
     results = read_results(shard_path(setup.matches, shard.id))
     points = [_refine_pair(setup, result, paths) for result in results]
-    counts = [len(xy1) for xy1, _ in points]
     columns = {
-        "xy1": np.concatenate([xy1 for xy1, _ in points]),
-        "is_refined": np.concatenate([is_refined for _, is_refined in points]),
-        "offsets": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        "xy1": np.concatenate([one.xy1 for one in points]),
+        "affine": np.concatenate([one.affine for one in points]),
+        "is_refined": np.concatenate([one.is_refined for one in points]),
+        "pixel": np.array([one.pixel for one in points]),
+        "offsets": np.concatenate([[0], np.cumsum([len(one.xy1) for one in points])]),
     }
     write_sealed(target, columns)
     return len(results)
@@ -76,27 +83,44 @@ def read_refined(setup: Setup, shard: str, results: list[PairResult]) -> Iterato
     for number, result in enumerate(results):
         if result.is_verified:
             start, end = columns["offsets"][number : number + 2]
-            xy1, is_refined = columns["xy1"][start:end], columns["is_refined"][start:end]
-            rows, weights = result.rows[result.inliers], np.ones(end - start, np.float32)
+            weights = np.ones(end - start, np.float32)
             if result.confidence is not None:
                 weights = result.confidence[result.inliers]
-            yield RefinedPair(result.keys, rows, xy1, is_refined, weights)
+            yield RefinedPair(
+                result.keys,
+                result.rows[result.inliers],
+                columns["xy1"][start:end],
+                columns["affine"][start:end],
+                columns["is_refined"][start:end],
+                weights,
+                float(columns["pixel"][number]),
+            )
 
 
-def _refine_pair(
-    setup: Setup, result: PairResult, paths: Mapping[str, Path]
-) -> tuple[Float32, Bool]:
-    """Return the refined points of image 1 (M, 2) for the inliers, and which were refined."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Points:
+    """The refined points of the inliers of one pair; the fields are those of `RefinedPair`."""
+
+    xy1: Float32
+    affine: Float32
+    is_refined: Bool
+    pixel: float = 1.0
+
+
+def _refine_pair(setup: Setup, result: PairResult, paths: Mapping[str, Path]) -> _Points:
+    """Refine the inliers of a pair; a pair that is not verified has none."""
     if not result.is_verified:
-        return np.zeros((0, 2), np.float32), np.zeros(0, np.bool_)
+        nothing = np.zeros((0, 2), np.float32)
+        return _Points(nothing, np.zeros((0, 2, 2), np.float32), np.zeros(0, np.bool_))
     source = FeatureSource(setup, paths)
     rows = result.rows[result.inliers]
     first, second = (source.features(key).keypoints for key in result.keys)
+    matched = (first[rows[:, 0]], second[rows[:, 1]])
     image0, image1 = (_image(setup, key, paths[key]) for key in result.keys)
     if image0 is None or image1 is None:
-        return second.xy[rows[:, 1]], np.zeros(len(rows), np.bool_)
-    refinement = refine((image0, image1), (first[rows[:, 0]], second[rows[:, 1]]))
-    return refinement.xy1, refinement.is_refined
+        return _Points(matched[1].xy, similarities(*matched), np.zeros(len(rows), np.bool_))
+    found = refine((image0, image1), matched)
+    return _Points(found.xy1, found.affine, found.is_refined, image1.pixel)
 
 
 def _image(setup: Setup, key: str, path: Path) -> Image | None:

@@ -5,125 +5,168 @@ image 0. A keypoint with several matches gets several such answers, but a recons
 position. The displacements of all keypoints together are found by robust least squares (Dusmanu et
 al. 2020, "Multi-view optimization of local feature geometry"): that of keypoint j should be the
 one that its match asks for plus that of its partner i, carried over by the local map of i to j.
+Matches that contradict others, or the geometry of their pair, are dropped: tracks through them
+would be imprecise (docs/research/match-quality.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.types import Bool, Float32, Float64, Keypoints
-from matchserve.vision.agreement import similarities
+from matchserve.vision.estimators import FitOptions, fit_matrix
+from matchserve.vision.tracks import unambiguous_matches
 
 _ITERATIONS = 30
 # Weight of a keypoint's own position, in matches: small, it only decides where a whole track lies.
 # The residual at which a match counts half is in sigmas of the keypoint.
 _OWN_WEIGHT = 0.05
 _RESIDUAL_SIGMA = 0.5
-# How far, in pixels, the displaced keypoints may be from what a refined match asks for, and the
-# share of the matches of a pair below which none is dropped: patches that look too different are
-# seldom refined (docs/research/match-quality.md).
-_AGREEMENT_PX = 1.0
+# How far, in pixels of the working image, the displaced keypoints may be from what a refined match
+# asks for and from their epipolar lines, and the share of the matches of a pair below which none
+# is dropped for that: patches that look too different are seldom refined.
+_AGREEMENT_PX = 0.5
+_EPIPOLAR_PX = 0.75
 _LEAST_SHARE = 0.5
+_LEAST_FITTED = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RefinedPair:
     """Matches (M, 2) of two images, the refined points (M, 2) in the second, and which are refined.
 
-    `weights` (M,) say how much each match counts, such as its confidence.
+    `affine` (M, 2, 2) maps offsets in the first image to offsets in the second. `weights` (M,) say
+    how much each match counts, such as its confidence. `pixel` is the side of a pixel of the
+    second image as it was refined, in pixels as sent.
     """
 
     images: tuple[str, str]
     pairs: NDArray[np.int32]
     xy1: Float32
+    affine: Float32
     is_refined: Bool
     weights: Float32
+    pixel: float = 1.0
 
 
-def consistent_points(
-    keypoints: Mapping[str, Keypoints], matched: Sequence[RefinedPair]
-) -> dict[str, Float32]:
-    """Return the points (N, 2) of every image, moved where its matches ask for it."""
-    names = list(keypoints)
-    ends = np.cumsum([0, *(len(keypoints[name]) for name in names)])
-    start = dict(zip(names, ends.tolist(), strict=False))
-    xy = np.concatenate([np.zeros((0, 2)), *(keypoints[name].xy for name in names)])
-    sigma = np.concatenate([np.zeros(0), *(keypoints[name].sigma for name in names)])
-    edges = [_Edges.of(pair, keypoints, start) for pair in matched if pair.is_refined.any()]
-    moved = xy + (_displacements(_Edges.join(edges), sigma) if edges else 0.0)
-    return {
-        name: moved[ends[number] : ends[number + 1]].astype(np.float32)
-        for number, name in enumerate(names)
-    }
+@dataclass(frozen=True, slots=True, eq=False)
+class Agreement:
+    """Points (N, 2) by image, and for every pair which of its matches (M,) agree with them."""
+
+    points: Mapping[str, Float32]
+    agreeing: Sequence[Bool]
 
 
-def agreeing_matches(
-    keypoints: Mapping[str, Keypoints], points: Mapping[str, Float32], pair: RefinedPair
-) -> Bool:
-    """Mark the matches (M,) of a pair that agree with the points of `consistent_points`.
+def agree(keypoints: Mapping[str, Keypoints], matched: Sequence[RefinedPair]) -> Agreement:
+    """Find the one position of every keypoint, and the matches that agree with it.
 
-    A descriptor that tolerates much also matches neighbouring keypoints. Their refined points do
-    not agree with those of the other matches, and tracks through both are imprecise.
+    No track of agreeing matches has two keypoints in one image.
     """
-    rows, (first, second) = pair.pairs, pair.images
-    left, right = keypoints[first][rows[:, 0]], keypoints[second][rows[:, 1]]
-    moved = (points[first][rows[:, 0]] - left.xy).astype(np.float64)
-    asked = pair.xy1 + _mapped(similarities(left, right).astype(np.float64), moved)
-    gap = np.linalg.norm(points[second][rows[:, 1]] - asked, axis=1)
-    agrees = pair.is_refined & (gap <= _AGREEMENT_PX)
-    is_enough = agrees.sum() >= _LEAST_SHARE * len(rows)
-    return agrees if is_enough else np.ones(len(rows), np.bool_)
+    edges = _Edges.of(matched, keypoints)
+    counts = [len(one) for one in keypoints.values()]
+    image = np.repeat(np.arange(len(counts)), counts)
+    # Refined matches come first, whatever their weight.
+    kept = unambiguous_matches(edges.one, edges.other, image, edges.weights + edges.is_refined)
+    moved = _displacements(edges, edges.weights * (kept & edges.is_refined), _sigmas(keypoints))
+    gap = np.linalg.norm(moved[edges.other] - edges.asked(moved), axis=1)
+    agreeing = kept & edges.is_refined & (gap <= _AGREEMENT_PX * edges.pixel)
+    shifts = dict(zip(keypoints, _parts(moved, counts), strict=True))
+    points = {name: (one.xy + shifts[name]).astype(np.float32) for name, one in keypoints.items()}
+    lengths = [len(pair.pairs) for pair in matched]
+    rows = zip(matched, _parts(agreeing, lengths), _parts(kept, lengths), strict=True)
+    agrees = [
+        _enough(_near_epipolar_lines(points, pair, near), unambiguous)
+        for pair, near, unambiguous in rows
+    ]
+    return Agreement(points, agrees)
+
+
+def _parts(values: NDArray[Any], lengths: Sequence[int]) -> list[NDArray[Any]]:
+    return np.split(values, np.cumsum(lengths)[:-1]) if lengths else []
+
+
+def _sigmas(keypoints: Mapping[str, Keypoints]) -> Float64:
+    return np.concatenate([np.zeros(0), *(one.sigma for one in keypoints.values())])
+
+
+def _enough(agreeing: Bool, unambiguous: Bool) -> Bool:
+    """Return the matches that agree, or all unambiguous ones where too few agree."""
+    return agreeing if agreeing.sum() >= _LEAST_SHARE * len(agreeing) else unambiguous
+
+
+def _near_epipolar_lines(points: Mapping[str, Float32], pair: RefinedPair, chosen: Bool) -> Bool:
+    """Return which of the chosen matches are near the epipolar lines of a matrix fitted to them."""
+    if chosen.sum() < _LEAST_FITTED:
+        return chosen
+    p0, p1 = (
+        points[name][pair.pairs[chosen, side]].astype(np.float64)
+        for side, name in enumerate(pair.images)
+    )
+    options = FitOptions(threshold_px=_EPIPOLAR_PX * pair.pixel, fast=True)
+    fit = fit_matrix("fundamental", p0, p1, options, pair.weights[chosen])
+    near = np.zeros_like(chosen)
+    near[chosen] = fit.inliers
+    return near if near.sum() >= _LEAST_SHARE * chosen.sum() else chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Edges:
-    """Refined matches of all pairs: rows of both keypoints, the asked shift, map and weight."""
+    """The M matches of all pairs: rows of both keypoints, and the columns of `RefinedPair`.
+
+    `shift` (M, 2) is from the keypoint of image 1 to the refined point.
+    """
 
     one: NDArray[np.intp]
     other: NDArray[np.intp]
     shift: Float64
     maps: Float64
     weights: Float64
+    is_refined: Bool
+    pixel: Float64
 
     @classmethod
-    def of(
-        cls, pair: RefinedPair, keypoints: Mapping[str, Keypoints], start: dict[str, int]
-    ) -> _Edges:
-        rows = pair.pairs[pair.is_refined]
-        first, second = pair.images
-        left, right = keypoints[first][rows[:, 0]], keypoints[second][rows[:, 1]]
-        return cls(
-            start[first] + rows[:, 0].astype(np.intp),
-            start[second] + rows[:, 1].astype(np.intp),
-            (pair.xy1[pair.is_refined] - right.xy).astype(np.float64),
-            similarities(left, right).astype(np.float64),
-            pair.weights[pair.is_refined].astype(np.float64),
-        )
+    def of(cls, matched: Sequence[RefinedPair], keypoints: Mapping[str, Keypoints]) -> _Edges:
+        counts = [len(one) for one in keypoints.values()]
+        start = dict(zip(keypoints, np.cumsum([0, *counts]).tolist(), strict=False))
+        columns = [
+            (
+                start[pair.images[0]] + pair.pairs[:, 0].astype(np.intp),
+                start[pair.images[1]] + pair.pairs[:, 1].astype(np.intp),
+                pair.xy1.astype(np.float64) - keypoints[pair.images[1]].xy[pair.pairs[:, 1]],
+                pair.affine.astype(np.float64),
+                pair.weights.astype(np.float64),
+                pair.is_refined,
+                np.full(len(pair.pairs), pair.pixel),
+            )
+            for pair in matched
+        ]
+        none = np.zeros(0, np.intp)
+        empty = (none, none, np.zeros((0, 2)), np.zeros((0, 2, 2)))
+        columns.append((*empty, np.zeros(0), np.zeros(0, np.bool_), np.zeros(0)))
+        return cls(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
 
-    @classmethod
-    def join(cls, edges: Sequence[_Edges]) -> _Edges:
-        return cls(
-            np.concatenate([e.one for e in edges]),
-            np.concatenate([e.other for e in edges]),
-            np.concatenate([e.shift for e in edges]),
-            np.concatenate([e.maps for e in edges]),
-            np.concatenate([e.weights for e in edges]),
-        )
+    def asked(self, moved: Float64) -> Float64:
+        """Return the displacement (M, 2) of the keypoints of image 1 that the matches ask for."""
+        return _mapped(self.maps, moved[self.one]) + self.shift
 
 
-def _displacements(edges: _Edges, sigma: Float64) -> Float64:
-    """Solve for the displacements (N, 2) of all keypoints by damped, reweighted iterations."""
+def _displacements(edges: _Edges, given: Float64, sigma: Float64) -> Float64:
+    """Solve for the displacements (N, 2) of all keypoints by damped, reweighted iterations.
+
+    `given` (M,) are the weights of the matches; those of weight 0 are not used.
+    """
     moved = np.zeros((len(sigma), 2))
     back = np.asarray(np.linalg.inv(edges.maps), np.float64)
     reach = _RESIDUAL_SIGMA * sigma[edges.other]
     for _ in range(_ITERATIONS):
-        asked = _mapped(edges.maps, moved[edges.one]) + edges.shift
+        asked = edges.asked(moved)
         gap = moved[edges.other] - asked
-        weights = edges.weights / (1 + (gap**2).sum(axis=1) / reach**2)
+        weights = given / (1 + (gap**2).sum(axis=1) / reach**2)
         # In units of the own sigma both ends of a match count the same.
         asked_back = _mapped(back, moved[edges.other] - edges.shift)
         total = _sums(edges.other, weights, asked, len(sigma))

@@ -14,7 +14,7 @@ from matchserve.clock import Call
 from matchserve.collections.collection import DEFAULT_OPTIONS
 from matchserve.matcher import Matcher
 from matchserve.types import Features, Image
-from matchserve.vision.consistency import RefinedPair, agreeing_matches, consistent_points
+from matchserve.vision.consistency import RefinedPair, agree
 from matchserve.vision.matching import MatchOptions
 from matchserve.vision.refine import refine
 from training.data.parallel import progress
@@ -87,19 +87,19 @@ def _match_all(model: Model, images: ImageSet, options: Options, rule: SfmOption
         found = _refined_pair(matcher, (one, other), features, loaded, options)
         if len(found.pairs):
             matched.append(found)
-    moved = consistent_points(keypoints, matched)
+    agreement = agree(keypoints, matched)
     numbers = {image: number for number, image in enumerate(features)}
     arrays: Arrays = {
         "pairs": np.array([[numbers[image] for image in pair.images] for pair in matched], np.int32)
     }
     for image, number in numbers.items():
         points = keypoints[image]
-        columns = [moved[image], points.sigma, points.angle, points.score]
+        columns = [agreement.points[image], points.sigma, points.angle, points.score]
         arrays[f"keypoints/{number}"] = np.column_stack(columns)
         arrays[f"size/{number}"] = np.array(features[image].size)
     return arrays | {
-        f"matches/{row}": pair.pairs[agreeing_matches(keypoints, moved, pair)]
-        for row, pair in enumerate(matched)
+        f"matches/{row}": pair.pairs[agreeing]
+        for row, (pair, agreeing) in enumerate(zip(matched, agreement.agreeing, strict=True))
     }
 
 
@@ -119,4 +119,6 @@ def _refined_pair(
     rows = kept.pairs
     points = refine(images, (one.keypoints[rows[:, 0]], other.keypoints[rows[:, 1]]))
     weights = np.ones(len(rows), np.float32) if kept.confidence is None else kept.confidence
-    return RefinedPair(names, rows, points.xy1, points.is_refined, weights)
+    return RefinedPair(
+        names, rows, points.xy1, points.affine, points.is_refined, weights, images[1].pixel
+    )

@@ -44,12 +44,12 @@ def test_refined_keypoints_are_nearer_to_the_truth(matched: Collection, tmp_path
     median = {key: np.median(np.linalg.norm(found, axis=1)) for key, found in offsets.items()}
     assert median[True] < 0.7 * median[False]
     # A wrong half of a pixel would move all points the same way.
-    assert np.abs(np.median(offsets[True], axis=0)).max() < 0.02
+    assert np.abs(np.median(offsets[True], axis=0)).max() < 0.05
 
 
 def test_refining_again_does_nothing(matched: Collection) -> None:
     list(matched.refine(workers=1))
-    shard = next(matched.workspace.root.glob("matches/*.refined.npz"))
+    shard = next(matched.workspace.root.glob("matches/*.refined-2.npz"))
     before = shard.stat().st_mtime_ns
     (step,) = matched.refine(workers=1)
     assert step.done == step.total == 15
@@ -58,7 +58,7 @@ def test_refining_again_does_nothing(matched: Collection) -> None:
 
 def test_damaged_refined_points_are_made_again(matched: Collection) -> None:
     list(matched.refine(workers=1))
-    path = next(matched.workspace.root.glob("matches/*.refined.npz"))
+    path = next(matched.workspace.root.glob("matches/*.refined-2.npz"))
     data = path.read_bytes()
     path.write_bytes(data[:-100])
     with pytest.raises(StorageDamaged, match="run the same command again"):
