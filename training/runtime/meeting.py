@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import uuid
 
-from torch.distributed import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from training.errors import RanksNotConnected
 

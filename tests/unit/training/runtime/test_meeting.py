@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed import Store, TCPStore
+from torch._C._distributed_c10d import Store, TCPStore
 
 from tests.patience import GUARD_S
 from training.errors import RanksNotConnected
