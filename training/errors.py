@@ -7,6 +7,7 @@ MatchServeError
     ├── CheckpointError      weights are missing, damaged or belong to another recipe
     ├── NonFiniteLoss        the loss became NaN or infinite; names the saved batch
     ├── RunBusy              another process is training the same run
+    ├── RanksNotConnected    the processes of a run with several did not find each other in time
     ├── RunStopped           Ctrl-C or SIGTERM stopped a run; its checkpoint is saved
     └── ExportRefused        the exported model differs from the trained network
 """
@@ -50,6 +51,12 @@ class RunBusy(TrainingError):
     """Another process is writing to the run."""
 
     code, exit_code = "run_busy", 75
+
+
+class RanksNotConnected(TrainingError):
+    """The processes that train together did not all start and connect in time."""
+
+    code, exit_code = "ranks_not_connected", 75
 
 
 class RunStopped(TrainingError):

@@ -1,8 +1,16 @@
-"""L-5: requests at a steady rate for a long time; memory, files and threads must not grow."""
+"""L-5: requests at a steady rate for a long time; memory, files, threads and times must not grow.
+
+Times are also those of other work on the machine. A process beside the requests therefore times the
+same calculation again and again, and durations are compared only between periods in which it was
+not slowed down. The processor time of a request is compared whatever else runs.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +31,24 @@ MAX_SLOPE_MB_PER_MIN = 0.5
 MAX_GROWTH_MB = 40.0
 MAX_MORE_FILES = 2
 SAMPLE_S = 0.5
+PERIODS = 12
+"""Number of periods of equal duration, without the warm-up, in which times are summarised."""
+ENDS = 4
+"""Number of periods at each end that are compared."""
+MIN_QUIET = 2
+"""Fewest quiet periods at each end; with fewer, the drift of durations is not known."""
+MAX_SLOWDOWN = 1.3
+"""Largest duration of the reference calculation in a quiet period, relative to the best period."""
+
+_REFERENCE = """
+import json, select, sys, time
+seen = []
+while not select.select([sys.stdin], [], [], 0.5)[0]:
+    start = time.monotonic()
+    sum(range(1_000_000))
+    seen.append((start, time.monotonic() - start))
+print(json.dumps(seen))
+"""
 
 
 @dataclass
@@ -34,7 +60,12 @@ class Soak:
     files: list[int] = field(default_factory=list)
     threads: list[int] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
-    durations_s: list[float] = field(default_factory=list)
+    requests: list[tuple[float, float]] = field(default_factory=list)
+    """Time of the start and duration of each request, in seconds."""
+    reference: list[tuple[float, float]] = field(default_factory=list)
+    """The same of a calculation that does not depend on the service."""
+    cpu_s: list[float] = field(default_factory=list)
+    """Processor time of the service so far, at each sample."""
 
     def problems(self) -> list[str]:
         """List what grew; an empty list means that nothing leaks."""
@@ -54,11 +85,42 @@ class Soak:
                 found.append(f"{name}: {more:+.0f}")
         return found
 
-    def drift(self) -> float:
-        """Return the 99th percentile of the last tenth of the requests, relative to the first."""
-        tenth = max(1, len(self.durations_s) // 10)
-        first, last = self.durations_s[:tenth], self.durations_s[-tenth:]
-        return float(np.percentile(last, 99) / np.percentile(first, 99))
+    def drift(self) -> float | None:
+        """Return the 99th percentile of the durations at the end, relative to the beginning.
+
+        Medians of quiet periods are compared; None means that other work left too few of them.
+        """
+        edges = self._edges()
+        reference = [np.median(part) if len(part) else np.inf for part in
+                     _by_period(self.reference, edges)]  # fmt: skip
+        is_quiet = np.array(reference) <= MAX_SLOWDOWN * min(reference)
+        p99 = [np.percentile(part, 99) if len(part) else np.nan for part in
+               _by_period(self.requests, edges)]  # fmt: skip
+        usable = np.where(is_quiet, p99, np.nan)
+        first, last = usable[:ENDS], usable[-ENDS:]
+        if min(np.isfinite(first).sum(), np.isfinite(last).sum()) < MIN_QUIET:
+            return None
+        return float(np.nanmedian(last) / np.nanmedian(first))
+
+    def cpu_drift(self) -> float:
+        """Return the processor time of a request at the end, relative to the beginning."""
+        edges = self._edges()
+        spent = np.diff(np.interp(edges, self.at_s, self.cpu_s))
+        # A request counts where it ends: under load it may have waited before.
+        ended = [(start + duration, duration) for start, duration in self.requests]
+        cost = spent / np.maximum(1, [len(part) for part in _by_period(ended, edges)])
+        return float(np.median(cost[-ENDS:]) / np.median(cost[:ENDS]))
+
+    def _edges(self) -> np.ndarray:
+        end = self.at_s[-1]
+        return np.linspace(WARM_SHARE * end, end, PERIODS + 1)
+
+
+def _by_period(timed: list[tuple[float, float]], edges: np.ndarray) -> list[np.ndarray]:
+    """Return the durations in each period, by the times in front of them."""
+    at, durations = np.array(timed).reshape(-1, 2).T
+    period = np.searchsorted(edges, at, side="right") - 1
+    return [durations[period == number] for number in range(len(edges) - 1)]
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -80,7 +142,11 @@ def run(server: ServerProcess, seconds: float, size: tuple[int, int] = (320, 240
     bodies = list(itertools.islice(stock, 200))
     soak = Soak()
     stop = threading.Event()
-    sampler = threading.Thread(target=_sample, args=(server, soak, stop))
+    reference = subprocess.Popen(
+        [sys.executable, "-c", _REFERENCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    begin = time.monotonic()
+    sampler = threading.Thread(target=_sample, args=(server, soak, stop, begin))
     sampler.start()
     with httpx.Client(base_url=server.url, timeout=60) as client, ThreadPoolExecutor(16) as pool:
         start = time.monotonic()
@@ -89,24 +155,26 @@ def run(server: ServerProcess, seconds: float, size: tuple[int, int] = (320, 240
             if due > start + seconds:
                 break
             time.sleep(max(0.0, due - time.monotonic()))
-            pool.submit(_request, client, bodies[number % len(bodies)], soak)
+            pool.submit(_request, client, bodies[number % len(bodies)], soak, begin)
     stop.set()
     sampler.join()
+    output, _ = reference.communicate(b"\n")
+    soak.reference = [(at - begin, duration) for at, duration in json.loads(output)]
     return soak
 
 
-def _request(client: httpx.Client, images: dict[str, bytes], soak: Soak) -> None:
+def _request(client: httpx.Client, images: dict[str, bytes], soak: Soak, begin: float) -> None:
     start = time.monotonic()
     status = client.post("/v1/match", files=images).status_code
-    soak.durations_s.append(time.monotonic() - start)
+    soak.requests.append((start - begin, time.monotonic() - start))
     soak.statuses.append(status)
 
 
-def _sample(server: ServerProcess, soak: Soak, stop: threading.Event) -> None:
+def _sample(server: ServerProcess, soak: Soak, stop: threading.Event, begin: float) -> None:
     process = psutil.Process(server.process.pid)
-    start = time.monotonic()
     while not stop.wait(SAMPLE_S):
-        soak.at_s.append(time.monotonic() - start)
+        soak.at_s.append(time.monotonic() - begin)
         soak.rss_mb.append(server.rss() / 1e6)
         soak.files.append(process.num_fds())
         soak.threads.append(process.num_threads())
+        soak.cpu_s.append(server.cpu_s())

@@ -13,6 +13,8 @@ from tests.nightly import budget
 from tests.patience import is_exact
 from tests.server_process import running_server
 
+MAX_DRIFT, MAX_DRIFT_BUSY = 1.1, 1.3
+
 
 def samples(
     memory: Callable[[float], float], more_files: float = 0.0, seconds: float = 600
@@ -40,6 +42,38 @@ def test_a_small_leak_needs_a_long_run() -> None:
     assert samples(lambda t: 1.5 * t / 60).problems()
 
 
+def timed(
+    slower: Callable[[float], float], other_load: Callable[[float], float], seconds: float = 600
+) -> Soak:
+    """Requests that become `slower`, while other work slows them and the reference."""
+    rng = np.random.default_rng(0)
+    at = np.arange(0, seconds, 0.5)
+    soak = samples(lambda _: 0.0, seconds=seconds)
+    spread = rng.gamma(4, 0.25, len(at))
+    soak.requests = [
+        (t, 0.1 * n * slower(t) * other_load(t)) for t, n in zip(at, spread, strict=True)
+    ]
+    soak.reference = [(t, 0.02 * other_load(t)) for t in at]
+    soak.cpu_s = list(np.cumsum([0.08 * slower(t) for t in at]))
+    return soak
+
+
+def test_other_work_on_the_machine_is_no_drift() -> None:
+    steady = timed(lambda _: 1.0, lambda t: 6.0 if 440 < t < 500 else 1.0)
+    assert steady.drift() == pytest.approx(1, abs=0.25)
+    loaded_at_the_end = timed(lambda _: 1.0, lambda t: 6.0 if t > 440 else 1.0)
+    assert loaded_at_the_end.drift() is None
+    assert loaded_at_the_end.cpu_drift() == pytest.approx(1, abs=0.05)
+
+
+def test_a_service_that_becomes_slower_is_found_beside_other_work() -> None:
+    slow = timed(lambda t: 1 + t / 600, lambda t: 6.0 if 440 < t < 500 else 1.0)
+    drift = slow.drift()
+    assert drift is not None
+    assert drift > 1.2
+    assert timed(lambda t: 1 + t / 600, lambda t: 6.0 if t > 440 else 1.0).cpu_drift() > 1.2
+
+
 @pytest.mark.nightly
 def test_nothing_grows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_server(tmp_path, cache_bytes=0) as server:
@@ -49,11 +83,19 @@ def test_nothing_grows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
             f"\nsoak: {len(soak.statuses)} requests in {budget.SOAK_S:.0f} s, memory "
             f"{soak.rss_mb[len(soak.rss_mb) // 4]:.0f} to {soak.rss_mb[-1]:.0f} MB, files "
             f"{soak.files[0]} to {soak.files[-1]}, threads {soak.threads[0]} to "
-            f"{soak.threads[-1]}, p99 drift {soak.drift():.2f}"
+            f"{soak.threads[-1]}, p99 drift {shown(soak.drift())}, processor time drift "
+            f"{soak.cpu_drift():.2f}"
         )
     assert set(soak.statuses) <= ({200} if is_exact() else {200, 429})
     assert soak.problems() == []
-    assert soak.drift() <= 1.1 or not is_exact()
+    # Other work takes caches too: processor time is then a little more.
+    assert soak.cpu_drift() <= (MAX_DRIFT if is_exact() else MAX_DRIFT_BUSY)
+    drift = soak.drift()
+    assert drift is None or drift <= MAX_DRIFT or not is_exact()
+
+
+def shown(drift: float | None) -> str:
+    return "unknown (other work on the machine)" if drift is None else f"{drift:.2f}"
 
 
 @pytest.mark.nightly

@@ -10,21 +10,51 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.nn.functional import all_reduce
+from torch.distributed.rendezvous import rendezvous
+
+from training.errors import RanksNotConnected
+from training.runtime.meeting import own_store
+
+CONNECT_S = 300.0
+"""Maximum time until all processes have started and are connected."""
 
 
 def start(device: torch.device) -> None:
-    """Join the process group that `torchrun` describes in the environment, if there is one."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        if device.type == "cuda":
-            dist.init_process_group("nccl", device_id=device)
-        else:
-            dist.init_process_group("gloo")
+    """Join the process group that `torchrun` describes in the environment, if there is one.
+
+    Raises:
+        RanksNotConnected: the processes are not connected after `CONNECT_S` seconds.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        return
+    limit = timedelta(seconds=CONNECT_S)
+    is_cuda = device.type == "cuda"
+    try:
+        store, own_rank, count = next(rendezvous("env://", timeout=limit))
+        dist.init_process_group(
+            "nccl" if is_cuda else "gloo",
+            store=own_store(store, own_rank, count, CONNECT_S),
+            rank=own_rank,
+            world_size=count,
+            timeout=None if is_cuda else limit,
+            device_id=device if is_cuda else None,
+        )
+    except RuntimeError as error:
+        raise RanksNotConnected(
+            f"training process {launched_rank()} is not connected to the others: {error}"
+        ) from error
+    if not is_cuda:
+        # Gloo has one limit for connecting and for waiting for a process that is slower.
+        _set_pg_timeout(default_pg_timeout)
 
 
 def stop() -> None:

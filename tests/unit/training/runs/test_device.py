@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._C._distributed_c10d import HashStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.unit.training.tiny_runs import new_run
@@ -178,14 +179,18 @@ def test_devices_without_bfloat16_use_float16(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_processes_on_devices_meet_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[Any, ...]] = []
+    calls: list[tuple[str, Any]] = []
     monkeypatch.setattr(
-        torch.distributed, "init_process_group", lambda *a, **k: calls.append((*a, k))
+        torch.distributed,
+        "init_process_group",
+        lambda backend, **options: calls.append((backend, options["device_id"])),
     )
+    monkeypatch.setattr(distributed, "rendezvous", lambda *_, **__: iter([(HashStore(), 0, 1)]))
+    monkeypatch.setattr(distributed, "_set_pg_timeout", lambda _: None)
     monkeypatch.setenv("WORLD_SIZE", "2")
     distributed.start(torch.device("cuda", 1))
     distributed.start(torch.device("cpu"))
-    assert calls == [("nccl", {"device_id": torch.device("cuda", 1)}), ("gloo", {})]
+    assert calls == [("nccl", torch.device("cuda", 1)), ("gloo", None)]
 
 
 @pytest.mark.slow
