@@ -2,8 +2,7 @@
 
 `torchrun` keeps one key-value store for all its restarts, and PyTorch 2.13 writes the addresses of
 the processes to it under the same keys every time. After a restart, a process can read the address
-of a process that was killed. Gloo compares the two addresses to decide which process connects and
-which one listens; with an old address both may listen, and wait until the time-out of the group.
+of a process that was killed, and then waits for it until the time-out of the group.
 `TORCHELASTIC_RESTART_COUNT` does not tell the starts apart, because each machine counts for itself
 (https://github.com/pytorch/pytorch/issues/135712).
 """

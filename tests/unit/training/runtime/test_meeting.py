@@ -78,7 +78,7 @@ def test_a_process_that_is_alone_fails_after_a_limited_time(
 
 @pytest.mark.slow
 def test_restarted_processes_connect() -> None:
-    """Several stores: by chance of the ports, one start in three works with the old addresses."""
+    """Several stores, because a restart with old addresses also works by chance."""
     servers = [new_server() for _ in range(STORES)]
     ports = [str(server.port) for server in servers]
     for delay_s in ("0", "0.5"):  # the restarted rank 1 comes later
