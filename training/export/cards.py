@@ -55,6 +55,17 @@ def make_card(
     )
 
 
+def derived_card(
+    source: ModelCard, name: str, *, graph: bytes, golden: bytes, **changes: Any
+) -> ModelCard:
+    """Return the card of a model whose ONNX file was converted from that of `source`.
+
+    `changes` replace other fields. The figures are dropped: they were measured on another file.
+    """
+    sums = {"sha256": sha256_hex(graph), "golden_sha256": sha256_hex(golden)}
+    return source.model_copy(update={"name": name, **sums, "metrics": {}, **changes})
+
+
 def _method(trained: Trained) -> str:
     recipe = trained.recipe
     if IMPORT_ENTRY in trained.provenance:

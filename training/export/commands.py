@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from matchserve.models.card import DefaultGeometry
+from matchserve.models.card import CARD_FILE, DefaultGeometry, read_card
 from training.errors import RecipeError
 from training.runs.arguments import RunArgument
+
+if TYPE_CHECKING:
+    from training.export.cards import CardText
+    from training.export.quantise import FloatModel
+    from training.runs.validation import ValidationSet
 
 
 def export(
@@ -20,8 +25,26 @@ def export(
     *,
     int8: Annotated[
         bool,
-        typer.Option("--int8", help="Quantise to int8; refused if the model loses accuracy."),
+        typer.Option(
+            "--int8",
+            help="Quantise a run, or a model directory given as RUN, to int8; refused if the "
+            "model loses accuracy.",
+        ),
     ] = False,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Patch store that calibrates --int8 of a model directory: training patches, cut "
+            "as the model needs them. Can be repeated."
+        ),
+    ] = None,
+    validation: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Patch store that measures the loss by --int8 of a model directory. Can be "
+            "repeated; the stores of --data if not given."
+        ),
+    ] = None,
     fp16: Annotated[
         bool,
         typer.Option("--fp16", help="Convert a model directory, given as RUN, to float16."),
@@ -65,15 +88,22 @@ def export(
         typer.Option(help="Geometry that matches are checked against if a request names none."),
     ] = None,
 ) -> None:
-    """Export a run as a model that matchserve serves, after checking that both agree."""
+    """Export a run as a model that matchserve serves, after checking that both agree.
+
+    A model directory can be converted with --fp16 or --int8. It keeps its card: of the options for
+    the card only --notes and --purpose are used, and only with --int8.
+    """
     from training.export.cards import CardText
     from training.export.export import export as export_run
     from training.export.half import export_fp16
     from training.export.quantise import Gate, export_int8
-    from training.runs.directory import find_run, read_recipe
-    from training.runs.sources import open_sources
-    from training.runs.validation import validation_sets
+    from training.runs.directory import find_run
 
+    is_model = (run / CARD_FILE).is_file()
+    if (data or validation) and not (int8 and is_model):
+        raise RecipeError(
+            "--data and --validation belong to --int8 of a model directory; a run has its own data"
+        )
     if fp16:
         half = export_fp16(run, out).parity
         typer.echo(
@@ -93,16 +123,44 @@ def export(
     if domain_size != 1.0:
         raise RecipeError(
             "--domain-size cannot be combined with --int8: the validation stores have only the "
-            "smaller patches"
+            "smaller patches; export without --int8, then quantise the model directory"
         )
-    data = read_recipe(run).data
-    stores = open_sources(data.validation, run.parent / "stores")
-    sets = validation_sets(stores, data.validation_pairs)
-    gate = Gate(fpr95_points=max_loss)
-    _, loss = export_int8(run, out, text, validation=sets, gate=gate)
+    if is_model:
+        model, sets = _model_to_quantise(run, data or [], validation or [], text)
+    else:
+        model, sets = _run_to_quantise(run, text)
+    _, loss = export_int8(model, out, validation=sets, gate=Gate(fpr95_points=max_loss))
     typer.echo(f"{out}: mean cosine {loss.cosine:.5f} to the float descriptors")
     for name, (before, after) in loss.fpr95.items():
         typer.echo(f"{name}: FPR95 {100 * before:.2f} % float, {100 * after:.2f} % int8")
+
+
+def _run_to_quantise(run: Path, text: CardText) -> tuple[FloatModel, list[ValidationSet]]:
+    """Read a run and the validation stores of its recipe."""
+    from training.export.quantise import FloatModel
+    from training.runs.directory import read_recipe
+    from training.runs.sources import open_sources
+    from training.runs.validation import validation_sets
+
+    data = read_recipe(run).data
+    stores = open_sources(data.validation, run.parent / "stores")
+    return FloatModel.of_run(run, text), validation_sets(stores, data.validation_pairs)
+
+
+def _model_to_quantise(
+    directory: Path, data: list[Path], validation: list[Path], text: CardText
+) -> tuple[FloatModel, list[ValidationSet]]:
+    """Read a model directory, the stores that calibrate it and those that measure its loss."""
+    from training.data.store.reader import PatchStore
+    from training.export.quantise import FloatModel, refuse_other_spec
+    from training.runs.recipe import DataOptions
+    from training.runs.validation import validation_sets
+
+    stores = [PatchStore.open(path) for path in data]
+    model = FloatModel.of_directory(directory, stores, notes=text.notes, purpose=text.purpose)
+    held_out = [PatchStore.open(path) for path in validation] or stores
+    refuse_other_spec(held_out, read_card(directory))
+    return model, validation_sets(held_out, DataOptions().validation_pairs)
 
 
 def import_weights(

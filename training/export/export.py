@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from matchserve.files import WholeDirectory
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, is_model_name, write_card
 from matchserve.models.onnx_model import OnnxDescriptor
+from matchserve.types import UInt8
 from training.errors import ExportRefused
 from training.export.cards import CardText, make_card
 from training.export.graph import to_onnx
@@ -85,10 +86,18 @@ def fill_directory(
     text: CardText | None = None,
 ) -> ModelCard:
     """Write the graph, the golden patches with their descriptors, and the card."""
-    (directory / MODEL_FILE).write_bytes(graph)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, patches=trained.samples[:GOLDEN_PATCHES], descriptors=golden)
-    (directory / GOLDEN_FILE).write_bytes(buffer.getvalue())
-    card = make_card(trained, name, text or CardText(), graph=graph, golden=buffer.getvalue())
+    npz = write_graph_and_golden(directory, graph, trained.samples[:GOLDEN_PATCHES], golden)
+    card = make_card(trained, name, text or CardText(), graph=graph, golden=npz)
     write_card(card, directory)
     return card
+
+
+def write_graph_and_golden(
+    directory: Path, graph: bytes, patches: UInt8, descriptors: NDArray[Any]
+) -> bytes:
+    """Write the graph and the golden patches with their descriptors; return the golden file."""
+    (directory / MODEL_FILE).write_bytes(graph)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, patches=patches, descriptors=descriptors)
+    (directory / GOLDEN_FILE).write_bytes(buffer.getvalue())
+    return buffer.getvalue()

@@ -6,7 +6,6 @@ them stay in float32: a sum over the squares of a patch overflows float16.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,20 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from matchserve.models.card import CARD_FILE, GOLDEN_FILE, MODEL_FILE, ModelCard, write_card
-from matchserve.models.onnx_model import OnnxDescriptor, sha256_hex
+from matchserve.models.card import CARD_FILE, MODEL_FILE, ModelCard, write_card
+from matchserve.models.onnx_model import OnnxDescriptor
 from matchserve.pattern import generate_pair
 from matchserve.types import UInt8
 from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.patches import crop
 from training.errors import ExportRefused
-from training.export.export import GOLDEN_PATCHES, new_model_directory
+from training.export.cards import derived_card
+from training.export.export import (
+    GOLDEN_PATCHES,
+    new_model_directory,
+    write_graph_and_golden,
+)
 from training.export.parity import PARITY_PATCHES, Parity
 
 TOLERANCE = 2e-3
@@ -59,8 +63,7 @@ def export_fp16(source: Path, out: Path) -> HalfExport:
     patches = generated_patches(exact.card)
     data = to_half((source / MODEL_FILE).read_bytes())
     with new_model_directory(out) as temporary:
-        (temporary / MODEL_FILE).write_bytes(data)
-        card = _write_golden_and_card(exact, patches, data, temporary, name=out.name)
+        card = _write_files(exact, patches, data, temporary, name=out.name)
         half = OnnxDescriptor(temporary, provider="cpu")
         parity = compare(exact, half, patches)
     return HalfExport(card, parity)
@@ -136,22 +139,18 @@ def compare(exact: OnnxDescriptor, half: OnnxDescriptor, patches: UInt8) -> Pari
     return parity
 
 
-def _write_golden_and_card(
+def _write_files(
     exact: OnnxDescriptor, patches: UInt8, data: bytes, directory: Path, *, name: str
 ) -> ModelCard:
     golden = patches[:GOLDEN_PATCHES]
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, patches=golden, descriptors=exact.describe_patches(golden))
-    (directory / GOLDEN_FILE).write_bytes(buffer.getvalue())
-    card = exact.card.model_copy(
-        update={
-            "name": name,
-            "sha256": sha256_hex(data),
-            "golden_sha256": sha256_hex(buffer.getvalue()),
-            "golden_tolerance": GOLDEN_TOLERANCE,
-            "metrics": {},  # measured on another file
-            "notes": f"{_NOTE} {exact.card.name!r}, whose descriptors it gives within {TOLERANCE}.",
-        }
+    npz = write_graph_and_golden(directory, data, golden, exact.describe_patches(golden))
+    card = derived_card(
+        exact.card,
+        name,
+        graph=data,
+        golden=npz,
+        golden_tolerance=GOLDEN_TOLERANCE,
+        notes=f"{_NOTE} {exact.card.name!r}, whose descriptors it gives within {TOLERANCE}.",
     )
     write_card(card, directory)
     return card

@@ -228,15 +228,20 @@ def write_samples(run_dir: Path, recipe: Recipe, stores: list[PatchStore]) -> No
     path = run_dir / SAMPLES_FILE
     if path.exists() or distributed.rank():
         return
-    rng = numpy_stream(recipe.seed, 0, Stream.VALIDATION)
+    buffer = BytesIO()
+    np.save(buffer, draw_samples(stores, recipe.seed))
+    write_whole(path, buffer.getvalue())
+
+
+def draw_samples(stores: Sequence[PatchStore], seed: int) -> UInt8:
+    """Draw `SAMPLE_COUNT` patches at random, equally many from each store."""
+    rng = numpy_stream(seed, 0, Stream.VALIDATION)
     rows: list[UInt8] = []
     for store, share in zip(stores, split_batch([1.0] * len(stores), SAMPLE_COUNT), strict=True):
         classes = rng.integers(0, len(store), share)
         member = rng.integers(0, store.class_sizes[classes])
         rows.append(store.patches(store.class_starts[classes] + member))
-    buffer = BytesIO()
-    np.save(buffer, np.concatenate(rows))
-    write_whole(path, buffer.getvalue())
+    return np.concatenate(rows)
 
 
 def _refuse_blend(run_dir: Path) -> None:

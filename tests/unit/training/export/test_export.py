@@ -17,14 +17,7 @@ from training.errors import ExportRefused
 from training.export.export import export, write_model
 from training.export.graph import to_onnx
 from training.export.parity import compare
-from training.export.quantise import (
-    Gate,
-    Loss,
-    check,
-    export_int8,
-    measure,
-    quantise,
-)
+from training.export.quantise import quantise
 from training.export.trained import Trained, reference
 from training.networks import NETWORKS, NetworkOptions, build_network
 from training.networks.folding import folded
@@ -177,29 +170,6 @@ def test_export_needs_samples(tmp_path: Path) -> None:
     (run / "samples.npy").write_bytes(b"junk")
     with pytest.raises(ExportRefused, match=r"samples\.npy"):
         export(run, tmp_path / "m")
-
-
-def test_int8_is_gated_on_what_it_loses(run_dir: Path, tmp_path: Path) -> None:
-    out = tmp_path / "int8"
-    card, loss = export_int8(run_dir, out, validation=[], gate=Gate(cosine=0.9))
-    assert loss.cosine > 0.9
-    assert "int8" in card.notes
-    served = OnnxDescriptor(out)
-    graph = onnx.load(out / "model.onnx").graph
-    assert {"QuantizeLinear", "DequantizeLinear"} <= {n.op_type for n in graph.node}
-    trained = Trained.load(run_dir)
-    assert measure(trained, served, []).cosine == pytest.approx(loss.cosine, abs=1e-6)
-    with pytest.raises(ExportRefused, match="mean cosine"):
-        check(Loss(0.5, {}), Gate())
-    with pytest.raises(ExportRefused, match=r"FPR95 on x from 10\.00 to 11\.00"):
-        check(Loss(1.0, {"x": (0.10, 0.11)}), Gate())
-    check(Loss(1.0, {"x": (0.10, 0.104)}), Gate())
-
-
-def test_int8_refusal_leaves_nothing(run_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExportRefused):
-        export_int8(run_dir, tmp_path / "int8", validation=[], gate=Gate(cosine=1.1))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_quantise_keeps_the_contract() -> None:
