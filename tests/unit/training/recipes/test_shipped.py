@@ -34,7 +34,10 @@ CPU = {
     "hardnet-cpu", "sdgm-cpu", "cdf-cpu", "cdf-binary-cpu", "adasample-cpu", "stochastic-cpu",
     "hynet-cpu", "sosnet-cpu", "l2net-cpu", "tfeat-cpu",
 }  # fmt: skip
-STAGES = {"compact-k20", "compact-start", "compact-neighbours", "compact-mixed", "accurate-start"}
+STAGES = {
+    "compact-k20", "compact-start", "compact-neighbours", "compact-mixed", "accurate-start",
+    "robust-start",
+}  # fmt: skip
 NEVER_SHIPPED = {"methods-registered", "methods-study", "stochastic-study"}
 MODELS = {"compact", "accurate", "binary", "robust"}
 
