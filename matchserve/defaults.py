@@ -59,13 +59,22 @@ the highest contrast (docs/research/keypoints.md).
 ORIENTATION: Literal["auto"] = "auto"
 """Whether patches are turned by the orientation of their keypoint."""
 
-VIEWS: Literal[1] = 1
-"""Number of pairs of synthetic views that are matched; 1 for the images as sent alone."""
+VIEWS: Literal["auto"] = "auto"
+"""Which synthetic views are matched; 1 for the images as sent alone."""
 
 ENOUGH_CONFIDENCE = 0.999
 ENOUGH_INLIERS = 60.0
-"""With `views` of "auto", no more views are matched once the geometry has this confidence, and this
-number of inliers is expected to be right (docs/research/match-quality.md)."""
+"""No more views are matched once the geometry has this confidence, and this number of inliers is
+expected to be right (docs/research/match-quality.md)."""
+
+HINT_MATCHES = 3.0
+PROMISING_MATCHES = 10.0
+"""With `views` of "auto", least expected number of right matches of the images as sent, and of a
+pair of views with a small tilt before larger ones are matched.
+
+Unrelated images seldom have as many, and would be searched to the end
+(docs/research/match-quality.md).
+"""
 
 GUIDED = False
 """Whether more matches are searched along the geometry."""

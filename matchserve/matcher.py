@@ -28,24 +28,19 @@ from matchserve.pipeline.guiding import agreeing, guided_attempt
 from matchserve.pipeline.inputs import ImageInput as ImageInput
 from matchserve.pipeline.inputs import ImageSource as ImageSource
 from matchserve.pipeline.inputs import as_input
-from matchserve.pipeline.judging import JudgedMatches
+from matchserve.pipeline.orientations import OrientationAttempts
 from matchserve.pipeline.pair_cameras import (
     FocalLengths,
     read_focal_lengths,
     wants_exif,
     with_cameras,
 )
-from matchserve.pipeline.pair_runner import PairRunner, Source, fit_in_memory
-from matchserve.pipeline.turning import find_turn, turned
+from matchserve.pipeline.pair_runner import PairRunner, Source
 from matchserve.pipeline.view_search import SearchedImage, ViewSearch
-from matchserve.types import Features, Image, Keypoints, MatchResult, Verification, ViewReport
+from matchserve.types import Features, Image, MatchResult, Verification, ViewReport
 from matchserve.vision.evidence import gather
-from matchserve.vision.keypoints import DetectOptions
 
-# Below this expected number of right matches, upright patches are tried too. They find more above
-# it as well, but take as long again (docs/research/match-quality.md).
-CONVINCING_MATCHES = 80.0
-# Fewer expected matches do not tell which orientation is the right one for synthetic views.
+# Fewer expected matches do not tell which orientation is the right one for views.
 TELLING_MATCHES = 30.0
 
 
@@ -114,14 +109,12 @@ class Matcher:
                 (image0, image1),
                 is_parallel=self.describer.fit_together((image0, image1)),
             )
-            best = self._best_attempt(sources, options, run)
-        sizes = (best.features[0].size, best.features[1].size)
+            attempts = OrientationAttempts(self.describer, self.descriptor, options, run).match(
+                sources
+            )
+        sizes = (attempts[0].features[0].size, attempts[0].features[1].size)
         options = with_cameras(options, focal_lengths, sizes)
-        found, report = best, ViewReport()
-        if options.views == 1:
-            verification = verify_attempt(best, options, call)
-        else:
-            found, verification, report = self._search(sources, best, options, call)
+        found, verification, report = self._verified(sources, attempts, options, call)
         if options.guided:
             images = self.describer.images(sources, options, call)
             found, verification = self._guided(found, verification, images, options, call)
@@ -215,98 +208,28 @@ class Matcher:
     def _check(self, options: Options) -> None:
         check_keypoint_count(options.detect.max_keypoints, self.limits.max_keypoints)
 
-    def _best_attempt(
-        self, sources: tuple[Source, Source], options: Options, run: PairRunner
-    ) -> Attempt:
-        """Match oriented patches, others if these find too little, and return what finds most."""
-        is_upright = options.detect.upright or options.orientation == "upright"
-        detect_options = replace(options.detect, upright=is_upright)
-        attempts = [self._attempt(sources, detect_options, options, run)]
-        if _is_undecided(attempts[0], options):
-            upright_options = replace(options.detect, upright=True)
-            attempts.append(self._attempt(sources, upright_options, options, run))
-            if self._searches_turn(attempts, options):
-                attempts.append(self._turned_attempt(sources, attempts[1], options, run))
+    def _verified(
+        self, sources: tuple[Source, Source], attempts: list[Attempt], options: Options, call: Call
+    ) -> tuple[Attempt, Verification, ViewReport]:
+        """Fit the geometry of the best attempt, and search synthetic views if it is not sure."""
         best = max(attempts, key=lambda attempt: attempt.judged.expected_right)
-        if options.views != 1 and best.judged.expected_right < TELLING_MATCHES:
-            # So few are chance: views of images that are turned as well need oriented patches.
-            return attempts[0]
-        return best
-
-    def _attempt(
-        self,
-        sources: tuple[Source, Source],
-        detect_options: DetectOptions,
-        options: Options,
-        run: PairRunner,
-    ) -> Attempt:
-        """Describe both images in one orientation, and find and judge their matches."""
-        call = run.call
-        recalled = [
-            self.describer.recall(source, detect_options, options, call) for source in sources
-        ]
-        wanted = [
-            source
-            for source, features in zip(sources, recalled, strict=True)
-            if features is None or options.judge.refine != "none"
-        ]
-        if len(wanted) == 2:
-            run.both(
-                lambda source: self.describer.image(source, options, call),
-                wanted,
-                is_parallel=self.describer.fit_together([source.given for source in wanted]),
-            )
-        is_parallel = fit_in_memory([s.image for s in wanted if s.image is not None])
-        features = run.both(
-            lambda item: (
-                self.describer.describe(item[0], detect_options, options, call)
-                if item[1] is None
-                else item[1]
-            ),
-            list(zip(sources, recalled, strict=True)),
-            is_parallel=is_parallel,
-        )
-        images = None
-        if options.judge.refine != "none":
-            images = self.describer.images(sources, options, call)
-        judged = judge_pair(features, images, self.descriptor.card, options, call)
-        return Attempt(features, judged, "upright" if detect_options.upright else "oriented")
-
-    def _searches_turn(self, attempts: list[Attempt], options: Options) -> bool:
-        """Return whether the images should be matched upright at other angles too."""
-        is_wanted = options.orientation == "search" or self.descriptor.card.searches_turn
-        best = max(attempt.judged.expected_right for attempt in attempts)
-        return is_wanted and best < CONVINCING_MATCHES
-
-    def _turned_attempt(
-        self, sources: tuple[Source, Source], upright: Attempt, options: Options, run: PairRunner
-    ) -> Attempt:
-        """Describe the upright keypoints of image 1 at the angle that finds most matches."""
-        call = run.call
-        images = self.describer.images(sources, options, call)
-        features0, features1 = upright.features
-
-        def describe(keypoints: Keypoints) -> Features:
-            with call.clock.stage("describe"):
-                descriptors = self.descriptor.describe(images[1], keypoints, call)
-            return replace(features1, keypoints=keypoints, descriptors=descriptors)
-
-        def judge(features: tuple[Features, Features]) -> JudgedMatches:
-            return judge_pair(features, None, self.descriptor.card, options, call)
-
-        angle = find_turn(features0, features1.keypoints, describe, judge)
-        features = (features0, describe(turned(features1.keypoints, angle)))
-        # Nothing is refined here either if the options say so.
-        return Attempt(
-            features, judge_pair(features, images, self.descriptor.card, options, call), "turned"
-        )
+        if not _may_search_views(sources, options):
+            return best, verify_attempt(best, options, call), ViewReport()
+        if options.views == "auto" and best.strength < defaults.HINT_MATCHES:
+            reason = "the images as sent do not hint at a common scene"
+            return best, verify_attempt(best, options, call), ViewReport(reason=reason)
+        # Few matches are chance, whichever orientation has more of them: views of images that are
+        # turned as well need oriented patches.
+        start = best if best.strength >= TELLING_MATCHES else attempts[0]
+        found, verification, report = self._search(sources, start, options, call)
+        if found.strength < best.strength:
+            found, verification = best, verify_attempt(best, options, call)
+        return found, verification, report
 
     def _search(
         self, sources: tuple[Source, Source], frontal: Attempt, options: Options, call: Call
     ) -> tuple[Attempt, Verification, ViewReport]:
         """Match synthetic views too, after the images as sent."""
-        if any(source.given.points is not None for source in sources):
-            raise InvalidParameter("views need keypoints that are detected, not given ones")
         first, second = (
             SearchedImage(self.describer.image(source, options, call), source.given.mask)
             for source in sources
@@ -364,12 +287,17 @@ class Matcher:
                 yield pool
 
 
-def _is_undecided(attempt: Attempt, options: Options) -> bool:
-    """Return whether upright patches should be tried as well."""
-    if options.orientation not in ("auto", "search") or attempt.orientation != "oriented":
-        return False
-    has_confidence = attempt.judged.matches.confidence is not None
-    return has_confidence and attempt.judged.expected_right < CONVINCING_MATCHES
+def _may_search_views(sources: tuple[Source, Source], options: Options) -> bool:
+    """Return whether synthetic views may be matched.
+
+    Raises:
+        InvalidParameter: they were asked for, but the keypoints are given.
+    """
+    if options.views == 1 or all(source.given.points is None for source in sources):
+        return options.views != 1
+    if options.views != defaults.VIEWS:
+        raise InvalidParameter("views need keypoints that are detected, not given ones")
+    return False
 
 
 def match_images(

@@ -17,8 +17,10 @@ from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 
 Orientation = Literal["auto", "oriented", "upright", "search"]
-Views = Literal["auto"] | int
+ViewsChoice = Literal["auto", "search"]
+Views = ViewsChoice | int
 ORIENTATIONS: tuple[Orientation, ...] = get_args(Orientation)
+VIEWS_CHOICES: tuple[ViewsChoice, ...] = get_args(ViewsChoice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,10 @@ class Options:
     if turned patches find few matches, and takes what finds more. "search" then also tries to turn
     the second image as a whole; so does "auto" for models whose card says `searches_turn`. `views`
     is the number of pairs of synthetic views that are matched for extreme viewpoints, 1 for the
-    images as sent alone; "auto" goes on until the geometry is sure. `guided` searches more
-    matches along the geometry. `fast` is for the many pairs of a collection: candidates come from
-    products of 8-bit integers, and the geometry is fitted to a part of many matches.
+    images as sent alone; "search" goes on until the geometry is sure, and "auto" does so only as
+    long as the matches hint at a common scene. `guided` searches more matches along the geometry.
+    `fast` is for the many pairs of a collection: candidates come from products of 8-bit integers,
+    and the geometry is fitted to a part of many matches.
     """
 
     detect: DetectOptions = field(default_factory=DetectOptions)
@@ -54,8 +57,11 @@ class Options:
             raise InvalidParameter(
                 f"orientation is {self.orientation!r}, not one of {', '.join(ORIENTATIONS)}"
             )
-        if self.views != "auto" and not 1 <= self.views <= MAX_VIEWS:
-            raise InvalidParameter(f"views is {self.views!r}, must be auto or in 1..{MAX_VIEWS}")
+        if isinstance(self.views, str):
+            if self.views not in VIEWS_CHOICES:
+                raise InvalidParameter(_wrong_views(self.views))
+        elif not 1 <= self.views <= MAX_VIEWS:
+            raise InvalidParameter(_wrong_views(self.views))
         if self.exif not in ("apply", "ignore"):
             raise InvalidParameter(f"exif is {self.exif!r}, not apply or ignore")
         if self.max_side and self.max_side < MIN_WORKING_SIDE:
@@ -101,14 +107,19 @@ def verify_options(
 
 
 def parse_views(text: str) -> Views:
-    """Read the number of views, or `auto`.
+    """Read the number of views, `auto` or `search`.
 
     Raises:
-        InvalidParameter: the text is neither.
+        InvalidParameter: the text is none of these.
     """
-    if text == "auto":
-        return "auto"
+    for choice in VIEWS_CHOICES:
+        if text == choice:
+            return choice
     try:
         return int(text)
     except ValueError as error:
-        raise InvalidParameter(f"views is {text!r}, must be auto or a whole number") from error
+        raise InvalidParameter(_wrong_views(text)) from error
+
+
+def _wrong_views(value: object) -> str:
+    return f"views is {value!r}, must be {', '.join(VIEWS_CHOICES)} or in 1..{MAX_VIEWS}"

@@ -17,7 +17,7 @@ from matchserve.api.image_extras import (
 )
 from matchserve.api.strict import FEATURES_ID, Base64, Column, Point, Row, Rows, Strict
 from matchserve.limits import MAX_VIEWS, MIN_WORKING_SIDE
-from matchserve.matcher import Options
+from matchserve.options import Options, ViewsChoice
 from matchserve.pipeline.judging import JudgeOptions
 from matchserve.settings import Settings
 from matchserve.vision.geometry import VerifyChoice
@@ -174,11 +174,12 @@ class PairFields(DetectFields, VerifyFields):
         ),
     ] = defaults.ORIENTATION
     views: Annotated[
-        Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_VIEWS)],
+        ViewsChoice | Annotated[int, Field(ge=1, le=MAX_VIEWS)],
         Field(
             description="Number of pairs of synthetic views that are matched, for extreme "
-            "viewpoints: 1 for the images as sent alone; auto goes on until the geometry is sure, "
-            "or the time of the request is nearly up."
+            "viewpoints: 1 for the images as sent alone; search goes on until the geometry is sure "
+            "or the time of the request is nearly up, auto only as long as the matches hint at a "
+            "common scene."
         ),
     ] = defaults.VIEWS
     guided: Annotated[

@@ -79,8 +79,8 @@ ViewsOption = Annotated[
     str,
     typer.Option(
         help="Number of pairs of synthetic views that are matched, for extreme viewpoints: 1 for "
-        f"the images as they are alone, at most {MAX_VIEWS}; auto goes on until the geometry is "
-        "sure."
+        f"the images as they are alone, at most {MAX_VIEWS}; search goes on until the geometry is "
+        "sure, auto only as long as the matches hint at a common scene."
     ),
 ]
 CameraOfBoth = Annotated[

@@ -17,6 +17,7 @@ from matchserve.vision.keypoints import detect
 from matchserve.vision.masks import Mask
 from matchserve.vision.views import (
     FRONTAL,
+    PAIRS_OF_SMALL_TILT,
     SMALL_TILT,
     SyntheticView,
     View,
@@ -58,13 +59,19 @@ class ViewSearch:
         """Return the joined matches, starting with those of the images as sent."""
         for side in (0, 1):
             self._features[side, FRONTAL] = frontal.features[side]
-        found, verification = frontal, verify_attempt(frontal, self.options, self.call)
+        as_sent_alone = frontal, verify_attempt(frontal, self.options, self.call)
+        found, verification = as_sent_alone
         best, most = (FRONTAL, FRONTAL), frontal.strength
         pairs = view_pairs()
-        pairs = pairs if self.options.views == "auto" else pairs[: self.options.views]
-        reason = ""
-        for pair in pairs[1:]:
+        pairs = pairs[: self.options.views] if isinstance(self.options.views, int) else pairs
+        is_auto, reason = self.options.views == "auto", ""
+        for number, pair in enumerate(pairs[1:], 1):
             reason = self._reason_to_stop(found, verification)
+            helps = best != pairs[0] and most >= defaults.PROMISING_MATCHES
+            if not reason and is_auto and number == PAIRS_OF_SMALL_TILT and not helps:
+                # What they added is chance, and would make unrelated images look alike.
+                found, verification = as_sent_alone
+                reason = "views that are tilted a little find too few matches"
             if reason:
                 break
             started_s = self.call.clock.deadline.remaining_s()
@@ -82,7 +89,7 @@ class ViewSearch:
 
     def _reason_to_stop(self, found: Attempt, verification: Verification) -> str:
         """Say why no more views are matched; empty if there is no reason."""
-        if self.options.views == "auto" and is_enough(found, verification):
+        if not isinstance(self.options.views, int) and is_enough(found, verification):
             return "the geometry is sure"
         if self.call.clock.deadline.remaining_s() < _TIME_MARGIN * self._longest_s:
             return "there was no time for more views"

@@ -21,6 +21,8 @@ from matchserve.vision.keypoints import Region
 # docs/research/match-quality.md says how they were chosen.
 SMALL_TILT, SMALL_TILT_ANGLES = 2.0, 4
 LARGE_TILT, LARGE_TILT_ANGLES = 4.0, 8
+# Pairs of views before the first one with a large tilt.
+PAIRS_OF_SMALL_TILT = 1 + 2 * SMALL_TILT_ANGLES
 # Blur for the compressed direction, in pixels per square root of tilt^2 - 1 (as in ASIFT).
 _BLUR = 0.8
 

@@ -16,7 +16,7 @@ from tests.server_process import ServerProcess
 from training.evaluation.benchmarks.tilts import TiltedView, tilted
 from training.metrics.image_pairs import corner_error
 
-FIELDS = {"verify": "homography", "views": "auto"}
+FIELDS = {"verify": "homography", "views": "search"}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def files(grey_photograph: UInt8, view: TiltedView) -> dict[str, bytes]:
 def test_views_find_the_homography_over_http(
     http: httpx.Client, files: dict[str, bytes], view: TiltedView
 ) -> None:
-    alone = http.post("/v1/match", files=files, data={"verify": "homography"}).json()
+    alone = http.post("/v1/match", files=files, data={"verify": "homography", "views": 1}).json()
     assert alone["views"] == {"described": 2, "best": [[1.0, 0.0], [1.0, 0.0]], "reason": ""}
     body = http.post("/v1/match", files=files, data=FIELDS).json()
     matrix = np.array(body["geometry"]["matrix"])
@@ -75,7 +75,7 @@ def test_guided_matches_are_marked(
     http: httpx.Client, server: ServerProcess, pair: dict[str, bytes]
 ) -> None:
     fields = {"verify": "homography", "guided": "true"}
-    plain = http.post("/v1/match", files=pair, data={"verify": "homography"}).json()
+    plain = http.post("/v1/match", files=pair, data={"verify": "homography", "views": 1}).json()
     assert not any(plain["guided"])
     body = http.post("/v1/match", files=pair, data=fields).json()
     assert len(body["guided"]) == len(body["matches"])

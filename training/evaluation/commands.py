@@ -125,8 +125,8 @@ def evaluate(
     views: Annotated[
         str,
         typer.Option(
-            help="Number of pairs of synthetic views that the default pipeline matches, or auto "
-            "(homography, pose, wide)."
+            help="Number of pairs of synthetic views that the default pipeline matches, auto or "
+            "search (homography, pose, wide)."
         ),
     ] = str(defaults.VIEWS),
     cache: Annotated[Path, typer.Option(help="Folder to cache predictions in.")] = DEFAULT_CACHE,

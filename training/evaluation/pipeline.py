@@ -67,7 +67,7 @@ def variants(
 ) -> Iterator[Variant]:
     """Match all pairs with every model, by the pipelines that the protocol asks for.
 
-    `kinds` are the geometries of pairs that will be fitted, where they are simple ones.
+    `kinds` are the geometries that the service is asked for, where they are not the default.
     """
     predictions = None
     for model in models:
@@ -93,7 +93,7 @@ def raw_name(model: str) -> str:
 def pipeline_protocol(options: Options, raw_estimator: str) -> dict[str, str]:
     """Name the matcher and the estimator of the protocol's pipeline."""
     chosen = {} if options.selection is None else {"selection": options.selection}
-    views = {} if options.views == 1 else {"views": str(options.views)}
+    views = {} if options.views == defaults.VIEWS else {"views": str(options.views)}
     raw = {"matcher": "mutual nearest neighbour", "estimator": raw_estimator, **chosen}
     default = {
         **chosen,
@@ -111,7 +111,7 @@ def run_pipeline(
 ) -> dict[tuple[str, str], PairMatches]:
     """Match all pairs as the service does, or read the matches from the cache."""
     rule = matcher_options(options)
-    least = [support_confidence((kinds or {}).get(pair, "")) for pair in data.pairs]
+    asked = [(kinds or {}).get(pair, defaults.VERIFY) for pair in data.pairs]
     stamp = stamp_of(
         model=model.stamp,
         confidence=confidence_stamp(model),
@@ -119,42 +119,51 @@ def run_pipeline(
         pairs=data.pairs,
         rule=repr(rule),
         code=matching_code(),
-        **({} if set(least) == {defaults.SUPPORT_CONFIDENCE} else {"least": least}),
+        kinds=asked,
     )
     path = options.cache / f"pipeline-{model.name}-{stamp}.npz"
-    arrays = cached(path, lambda: _match_all(model, data, rule, least))
+    arrays = cached(path, lambda: _match_all(model, data, rule, asked))
     return {pair: _read(arrays, number) for number, pair in enumerate(data.pairs)}
 
 
 def matcher_options(options: Options) -> MatcherOptions:
-    """Return the default options of the service, with the matches that only the geometry uses."""
+    """Return the default options of the service at the full size."""
     return replace(
         DEFAULT_OPTIONS,
-        judge=replace(DEFAULT_OPTIONS.judge, min_confidence=defaults.SUPPORT_CONFIDENCE),
         detect=replace(
             DEFAULT_OPTIONS.detect,
             max_keypoints=options.max_keypoints,
             selection=options.selection or DEFAULT_OPTIONS.detect.selection,
         ),
         match=MatchOptions(ratio=options.ratio),
-        # The search for views ends when the geometry is sure; otherwise benchmarks fit their own.
-        verify=replace(
-            DEFAULT_OPTIONS.verify, kind="none" if options.views == 1 else defaults.VERIFY
-        ),
         views=options.views,
         max_side=0,
     )
 
 
-def _match_all(model: Model, data: ImageSet, rule: MatcherOptions, least: list[float]) -> Arrays:
+def pair_options(rule: MatcherOptions, kind: VerifyKind) -> MatcherOptions:
+    """Return the options of a pair for which the service is asked for a geometry of this kind.
+
+    Benchmarks fit a geometry of their own; the matcher's only says when enough views were matched.
+    """
+    return replace(
+        rule,
+        judge=replace(rule.judge, min_confidence=support_confidence(kind)),
+        verify=replace(rule.verify, kind="none" if rule.views == 1 else kind),
+    )
+
+
+def _match_all(
+    model: Model, data: ImageSet, rule: MatcherOptions, kinds: list[VerifyKind]
+) -> Arrays:
     matcher = Matcher(model.descriptor, cache=FeatureCache(_CACHE_BYTES))
     encoded = {name: _png(load()) for name, load in data.images.items()}
     arrays: Arrays = {}
     for number, (one, other) in enumerate(
         progress(data.pairs, total=len(data.pairs), label=f"{model.name}, pipeline")
     ):
-        kept = replace(rule, judge=replace(rule.judge, min_confidence=least[number]))
-        result = matcher.match(encoded[one], encoded[other], kept, Call())
+        options = pair_options(rule, kinds[number])
+        result = matcher.match(encoded[one], encoded[other], options, Call())
         arrays |= {f"{number}/{name}": value for name, value in _arrays(result).items()}
     return arrays
 

@@ -13,7 +13,7 @@ from matchserve.types import Float64
 from matchserve.vision.geometry import VerifyOptions, verify
 from training.data.images import read_image
 from training.errors import DataError
-from training.evaluation.pipeline import PairMatches, pipeline_protocol, variants
+from training.evaluation.pipeline import Kinds, PairMatches, pipeline_protocol, variants
 from training.evaluation.predictions import ImageSet, Predictions
 from training.evaluation.protocol import (
     BenchmarkResult,
@@ -58,7 +58,8 @@ def run(models: Iterable[Model], data: list[Path], options: Options) -> Benchmar
     """Measure MMA, correct matches, their share of the ceiling, and homography AUC."""
     sequences = read_sequences(data, options.pattern)
     results = {}
-    for each in variants(models, sequences.images, options):
+    kinds: Kinds = dict.fromkeys(sequences.images.pairs, "homography")
+    for each in variants(models, sequences.images, options, kinds):
         results[each.name] = score(each.predictions, each.found, sequences, options, each.stamp)
     protocol = {
         **options.protocol("max_keypoints", "ratio", "threshold_px", "pattern", "seed"),

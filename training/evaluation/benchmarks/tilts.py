@@ -2,7 +2,7 @@
 
 The images in the given folders are rendered as flat posters that a camera sees at an angle, tilted
 about a random axis and turned by a random angle. Each pair is matched as the service does, by
-the images as sent and with synthetic views (`views=auto`); it is solved if the mean error of the
+the images as sent alone (`views=1`) and with synthetic views; it is solved if the mean error of the
 corners under the estimated homography is at most 5 pixels. The handcrafted baselines are left out:
 what is compared is matching with and without synthetic views.
 """
@@ -20,7 +20,7 @@ import numpy as np
 
 from matchserve.matcher import Matcher
 from matchserve.models.handcrafted import NAMES as HANDCRAFTED
-from matchserve.options import DEFAULT_OPTIONS
+from matchserve.options import DEFAULT_OPTIONS, VIEWS_CHOICES
 from matchserve.options import Options as MatcherOptions
 from matchserve.types import Float64, UInt8
 from matchserve.vision.geometry import VerifyOptions
@@ -123,8 +123,8 @@ def _rules(model: Model, options: Options) -> Iterator[tuple[str, MatcherOptions
         match=replace(DEFAULT_OPTIONS.match, ratio=options.ratio),
         verify=VerifyOptions("homography", options.threshold_px, options.seed),
     )
-    yield model.name, plain
-    yield f"{model.name}, views=auto", replace(plain, views="auto")
+    for views in (1, *VIEWS_CHOICES):
+        yield f"{model.name}, views={views}", replace(plain, views=views)
 
 
 def _measured(

@@ -15,10 +15,10 @@ import numpy as np
 
 from matchserve.hardware import available_cpus
 from matchserve.libraries import import_faiss
-from matchserve.matcher import CONVINCING_MATCHES
 from matchserve.models.descriptor import Descriptor
 from matchserve.options import RAW_OPTIONS
 from matchserve.pipeline.judging import JudgedMatches, JudgeOptions, find_matches
+from matchserve.pipeline.orientations import CONVINCING_MATCHES
 from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image, Keypoints, VerifyKind
 from matchserve.vision import geometry

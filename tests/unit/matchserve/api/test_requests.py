@@ -20,7 +20,7 @@ def weight(
     buffer = io.BytesIO()
     Pillow.new(mode, size).save(buffer, image_format)
     files = {"image0": buffer.getvalue(), "image1": buffer.getvalue()}
-    request = httpx.Request("POST", "http://x", files=files, data=fields)
+    request = httpx.Request("POST", "http://x", files=files, data={"views": "1", **fields})
     boundary = request.headers["Content-Type"].partition("boundary=")[2].encode()
 
     def no_card(name: str) -> object:
@@ -57,6 +57,7 @@ def test_an_image_that_takes_too_much_memory_to_decode_is_refused_by_its_header(
 
 
 def test_views_weigh_the_features_that_are_kept() -> None:
-    plain, views = weight((640, 480)), weight((640, 480), views="auto", max_keypoints="8192")
+    plain = weight((640, 480), max_keypoints="8192")
+    views = weight((640, 480), max_keypoints="8192", views="auto")
     # Eight views of 8192 keypoints, up to 1.1 kB each: 72 of 240 megabytes.
     assert views - plain == pytest.approx(8 * 8192 * 1100 / 240e6)

@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 import pytest
 
-from matchserve import matcher as module
 from matchserve.clock import Call
 from matchserve.matcher import Matcher
 from matchserve.options import DEFAULT_OPTIONS
+from matchserve.pipeline import orientations as module
 from matchserve.pipeline.describing import Describer
 from matchserve.pipeline.judging import find_matches
 from matchserve.pipeline.turning import find_turn, turned, voted_rotation

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from matchserve import defaults
 from matchserve.clock import Call, Deadline, StageClock, one_thread
 from matchserve.errors import InvalidParameter
 from matchserve.limits import MAX_VIEWS
@@ -17,16 +18,18 @@ from matchserve.options import Options, parse_views
 from matchserve.pipeline import view_search
 from matchserve.pipeline.attempts import Attempt
 from matchserve.pipeline.inputs import ImageInput
+from matchserve.pipeline.orientations import OrientationAttempts
 from matchserve.types import MatchResult, UInt8
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.given_points import GivenPoints
 from matchserve.vision.masks import Mask
-from matchserve.vision.views import render
+from matchserve.vision.views import SMALL_TILT_ANGLES, render
 from training.evaluation.benchmarks.tilts import TiltedView, tilted
 from training.metrics.image_pairs import corner_error
 
-PLAIN = Options(verify=VerifyOptions("homography"))
+PLAIN = Options(verify=VerifyOptions("homography"), views=1)
 AUTO = replace(PLAIN, views="auto")
+SEARCH = replace(PLAIN, views="search")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,7 @@ def test_views_of_a_turned_image_have_oriented_patches(
 ) -> None:
     """Whichever orientation finds more by chance in the images as sent."""
     turned_too = tilted(photo, 76, axis_deg=20, turn_deg=90)
-    attempt = Matcher._attempt
+    attempt = OrientationAttempts._attempt
 
     def with_more_upright(*args: Any) -> Attempt:
         found = attempt(*args)
@@ -69,8 +72,8 @@ def test_views_of_a_turned_image_have_oriented_patches(
         )
         return replace(found, judged=few)
 
-    monkeypatch.setattr(Matcher, "_attempt", with_more_upright)
-    found = matcher.match(photo, turned_too.grey, AUTO)
+    monkeypatch.setattr(OrientationAttempts, "_attempt", with_more_upright)
+    found = matcher.match(photo, turned_too.grey, SEARCH)
     assert found.orientation == "oriented"
     assert error_of(found, photo, turned_too) < 5
 
@@ -81,7 +84,7 @@ def test_views_solve_what_the_images_alone_do_not(
     alone = matcher.match(photo, view.grey, PLAIN)
     assert error_of(alone, photo, view) > 5
     assert (alone.views.described, alone.views.reason) == (2, "")
-    found = matcher.match(photo, view.grey, AUTO)
+    found = matcher.match(photo, view.grey, SEARCH)
     assert error_of(found, photo, view) < 2
     assert found.views.described > 2
     assert found.views.best[0][0] > 1
@@ -134,7 +137,7 @@ def test_views_end_before_the_deadline(
 
     monkeypatch.setattr(view_search, "render", slow)
     call = Call(StageClock(Deadline(45.0, lambda: now[0])), one_thread)
-    found = matcher.match(photo, noise, AUTO, call)
+    found = matcher.match(photo, noise, SEARCH, call)
     assert found.views.reason == "there was no time for more views"
     # After three steps 15 s are left, less than twice the time of a step.
     assert len(rendered) == 6
@@ -143,16 +146,47 @@ def test_views_end_before_the_deadline(
 
 def test_masks_hold_in_views(matcher: Matcher, photo: UInt8, view: TiltedView) -> None:
     left = np.array([[0, 0], [200, 0], [200, 360], [0, 360]], float)
-    found = matcher.match(ImageInput(photo, Mask((left,))), view.grey, AUTO)
+    found = matcher.match(ImageInput(photo, Mask((left,))), view.grey, SEARCH)
     assert found.views.described > 2
     assert len(found.matches) > 10
     assert found.features0.keypoints.xy[:, 0].min() > 199
 
 
+def test_auto_searches_where_the_images_as_sent_hint_at_a_common_scene(
+    matcher: Matcher, photo: UInt8
+) -> None:
+    view = tilted(photo, 72, axis_deg=20, turn_deg=0)
+    alone = matcher.match(photo, view.grey, PLAIN)
+    assert alone.matches.confidence is not None
+    assert defaults.HINT_MATCHES < alone.matches.confidence.sum() < defaults.ENOUGH_INLIERS
+    found = matcher.match(photo, view.grey, AUTO)
+    assert found.views.described > 2
+    assert len(found.matches) > 2 * len(alone.matches)
+
+
+def test_auto_matches_no_views_of_unrelated_images(matcher: Matcher, photo: UInt8) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, photo.shape, np.uint8)
+    found = matcher.match(photo, noise, AUTO)
+    assert found.views.described == 2
+    assert found.views.reason == "the images as sent do not hint at a common scene"
+    assert found.views.note == ""
+
+
+def test_auto_leaves_larger_tilts_out_if_small_ones_do_not_help(
+    matcher: Matcher, photo: UInt8, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, photo.shape, np.uint8)
+    monkeypatch.setattr(defaults, "HINT_MATCHES", 0.0)
+    found = matcher.match(photo, noise, AUTO)
+    assert found.views.described == 2 + 2 * SMALL_TILT_ANGLES
+    assert found.views.reason == "views that are tilted a little find too few matches"
+
+
 def test_given_points_have_no_views(matcher: Matcher, photo: UInt8) -> None:
     points = GivenPoints(np.array([[100.0, 100.0], [200.0, 200.0]], np.float32))
     with pytest.raises(InvalidParameter, match="views"):
-        matcher.match(ImageInput(photo, points=points), photo, AUTO)
+        matcher.match(ImageInput(photo, points=points), photo, SEARCH)
+    assert matcher.match(ImageInput(photo, points=points), photo, AUTO).views.described == 2
 
 
 @pytest.mark.parametrize("views", [0, MAX_VIEWS + 1, "many"])

@@ -10,7 +10,12 @@ from matchserve import defaults
 from matchserve.options import DEFAULT_OPTIONS
 from matchserve.pattern import generate_pair
 from matchserve.vision.decode import from_array
-from training.evaluation.pipeline import matcher_options, pipeline_protocol, run_pipeline
+from training.evaluation.pipeline import (
+    matcher_options,
+    pair_options,
+    pipeline_protocol,
+    run_pipeline,
+)
 from training.evaluation.predictions import ImageSet, predict
 from training.evaluation.protocol import Options, load_models
 
@@ -20,17 +25,19 @@ def test_keypoints_are_those_of_the_service() -> None:
     assert matcher_options(Options(selection="contrast")).detect.selection == "contrast"
 
 
-def test_a_search_for_views_ends_by_the_geometry_of_the_service() -> None:
-    plain, searched = matcher_options(Options()), matcher_options(Options(views="auto"))
-    assert (plain.views, plain.verify.kind) == (1, "none")
-    assert (searched.views, searched.verify.kind) == ("auto", defaults.VERIFY)
+def test_a_search_for_views_ends_by_the_geometry_that_the_service_is_asked_for() -> None:
+    plain, searched = matcher_options(Options(views=1)), matcher_options(Options())
+    assert (plain.views, pair_options(plain, "homography").verify.kind) == (1, "none")
+    assert searched.views == defaults.VIEWS == "auto"
+    assert pair_options(searched, "homography").verify.kind == "homography"
+    assert pair_options(searched, "similarity").judge.min_confidence < defaults.SUPPORT_CONFIDENCE
 
 
-def test_the_protocol_names_the_views_if_there_are_any() -> None:
-    assert "views" not in pipeline_protocol(Options(pipeline="default"), "estimator")
+def test_the_protocol_names_the_views_if_they_are_not_the_default() -> None:
     for pipeline in ("default", "both"):
-        options = Options(pipeline=pipeline, views="auto")
-        assert pipeline_protocol(options, "estimator")["views"] == "auto"
+        assert "views" not in pipeline_protocol(Options(pipeline=pipeline), "estimator")
+        options = Options(pipeline=pipeline, views="search")
+        assert pipeline_protocol(options, "estimator")["views"] == "search"
 
 
 def test_cached_matches_are_of_the_same_code(

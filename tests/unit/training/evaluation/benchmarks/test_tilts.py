@@ -42,7 +42,7 @@ def test_every_model_has_a_row_without_and_with_views(
         cv2.imwrite(str(tmp_path / f"{name}.png"), small)
     options = Options(max_keypoints=400, threads=1, limit=1, cache=tmp_path / "cache")
     result = tilts.run(load_models(["compact"], options), [tmp_path], options)
-    assert list(result.models) == ["compact", "compact, views=auto"]
+    assert list(result.models) == [f"compact, views={views}" for views in (1, "auto", "search")]
     for found in result.models.values():
         assert len(found.units) == 2
         assert found.figures["solved@40deg"] == 1
