@@ -17,6 +17,7 @@ from matchserve.errors import InvalidParameter
 from matchserve.feature_cache import FeatureCache
 from matchserve.hardware import available_cpus
 from matchserve.limits import LIBRARY_LIMITS, Limits, check_keypoint_count
+from matchserve.models.card import ModelCard
 from matchserve.models.descriptor import Descriptor
 from matchserve.models.registry import load_descriptor
 from matchserve.options import DEFAULT_OPTIONS as DEFAULT_OPTIONS
@@ -213,7 +214,7 @@ class Matcher:
     ) -> tuple[Attempt, Verification, ViewReport]:
         """Fit the geometry of the best attempt, and search synthetic views if it is not sure."""
         best = max(attempts, key=lambda attempt: attempt.judged.expected_right)
-        if not _may_search_views(sources, options):
+        if not _may_search_views(sources, self.descriptor.card, options):
             return best, verify_attempt(best, options, call), ViewReport()
         if options.views == "auto" and best.strength < defaults.HINT_MATCHES:
             reason = "the images as sent do not hint at a common scene"
@@ -287,17 +288,20 @@ class Matcher:
                 yield pool
 
 
-def _may_search_views(sources: tuple[Source, Source], options: Options) -> bool:
+def _may_search_views(sources: tuple[Source, Source], card: ModelCard, options: Options) -> bool:
     """Return whether synthetic views may be matched.
 
     Raises:
         InvalidParameter: they were asked for, but the keypoints are given.
     """
-    if options.views == 1 or all(source.given.points is None for source in sources):
-        return options.views != 1
-    if options.views != defaults.VIEWS:
+    has_given = any(source.given.points is not None for source in sources)
+    if options.views == "auto":
+        # A similarity is the map of images taken from one direction, and so are the pairs that
+        # models which search a turn are made for (docs/research/match-quality.md).
+        return not (has_given or card.searches_turn or options.verify.kind == "similarity")
+    if has_given and options.views != 1:
         raise InvalidParameter("views need keypoints that are detected, not given ones")
-    return False
+    return options.views != 1
 
 
 def match_images(

@@ -13,12 +13,13 @@ from matchserve import defaults
 from matchserve.clock import Call, Deadline, StageClock, one_thread
 from matchserve.errors import InvalidParameter
 from matchserve.limits import MAX_VIEWS
-from matchserve.matcher import Matcher
+from matchserve.matcher import Matcher, _may_search_views
 from matchserve.options import Options, parse_views
 from matchserve.pipeline import view_search
 from matchserve.pipeline.attempts import Attempt
 from matchserve.pipeline.inputs import ImageInput
 from matchserve.pipeline.orientations import OrientationAttempts
+from matchserve.pipeline.pair_runner import Source
 from matchserve.types import MatchResult, UInt8
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.given_points import GivenPoints
@@ -170,6 +171,16 @@ def test_auto_matches_no_views_of_unrelated_images(matcher: Matcher, photo: UInt
     assert found.views.described == 2
     assert found.views.reason == "the images as sent do not hint at a common scene"
     assert found.views.note == ""
+
+
+def test_auto_matches_no_views_of_images_from_one_direction(matcher: Matcher, photo: UInt8) -> None:
+    view = tilted(photo, 72, axis_deg=20, turn_deg=0)
+    similar = replace(AUTO, verify=VerifyOptions("similarity"))
+    assert matcher.match(photo, view.grey, similar).views.described == 2
+    card = matcher.descriptor.card.model_copy(update={"searches_turn": True})
+    sources = (Source(ImageInput(photo)), Source(ImageInput(photo)))
+    assert not _may_search_views(sources, card, AUTO)
+    assert _may_search_views(sources, matcher.descriptor.card, AUTO)
 
 
 def test_auto_leaves_larger_tilts_out_if_small_ones_do_not_help(
