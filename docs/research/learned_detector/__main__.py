@@ -1,0 +1,112 @@
+"""Train detectors of our own and compare them with DoG.
+
+    python docs/research/learned_detector data TRAIN WORKSPACE FOLDER
+    python docs/research/learned_detector train FOLDER NAME [STEPS]
+    python docs/research/learned_detector measure FOLDER [--raw] NAME...
+
+`data` makes, in FOLDER, what is learned from and what is measured on, both of TRAIN; WORKSPACE has
+the reconstructions of `python -m training data scenes`. The names: `dog` and `contrast` (the two
+selections that are shipped), `scored-same`, `scored-matched` and `scored-scalars` (networks that
+choose among DoG keypoints; the last one reads no patches) and `keynet`. A number after a colon is
+the candidates for each keypoint, or the sigma of a level: `scored-same:2`, `keynet:2.2`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import crops
+import cv2
+import finding
+import keynet
+import measure
+import numpy as np
+import pairs
+import scored
+import torch
+from safetensors.torch import load_file, save_file
+
+from matchserve.models.registry import load_descriptor
+from matchserve.vision.keypoints import detect as detect_dog
+from training.errors import DataError
+
+STEPS = {"keynet": 700, "scored": 300}
+
+
+def make_data(train: Path, workspace: Path, folder: Path) -> None:
+    """Write the data of training and of measuring."""
+    (folder / "candidates").mkdir(parents=True)
+    measure.write_held_out(train, workspace, folder)
+    model = load_descriptor("compact", threads=1)
+    for number, pair in enumerate(pairs.training_pairs(train, views=80, modal=15)):
+        scored.write_pair(pair, model, folder / "candidates" / f"{number:04d}.npz")
+    print(crops.write_crops(train, folder / "crops.npz", per_modal_pair=3), "pairs of crops")  # noqa: T201
+
+
+def train(folder: Path, name: str, steps: int | None = None) -> None:
+    """Train one network and write its weights."""
+    torch.manual_seed(0)
+    kind, _, reward = name.partition("-")
+    steps = steps or STEPS[kind]
+    start = time.process_time()
+    net: torch.nn.Module
+    if kind == "keynet":
+        net = keynet.KeyNet()
+        with np.load(folder / "crops.npz") as file:
+            keynet.train(file["crops"], file["homographies"], net, steps)
+    else:
+        net = scored.ScoreNet(reads_patches=reward != "scalars")
+        files = sorted((folder / "candidates").glob("*.npz"))
+        scored.train(files, net, steps, "matched" if reward == "matched" else "same")
+    save_file(
+        {k: v.contiguous() for k, v in net.state_dict().items()}, folder / f"{name}.safetensors"
+    )
+    count = sum(each.numel() for each in net.parameters())
+    print(f"{name}: {count} weights, {time.process_time() - start:.0f} CPU-s")  # noqa: T201
+
+
+def detector(folder: Path, name: str) -> measure.Detect:
+    """Return the detector of a name."""
+    kind, _, number = name.partition(":")
+    if kind in ("dog", "contrast"):
+        return partial(measure.detect_selected, detect_dog, "repeatable" if kind == "dog" else kind)
+    weights = folder / f"{kind}.safetensors"
+    if not weights.is_file():
+        raise DataError(f"{weights}: not there; train it first")
+    if kind == "keynet":
+        pyramid = finding.Pyramid(sigma=float(number or finding.Pyramid().sigma))
+        return partial(finding.find, keynet.load(weights), pyramid)
+    net = scored.ScoreNet(reads_patches=not kind.endswith("scalars"))
+    net.load_state_dict(load_file(weights))
+    return partial(scored.detect, net.eval(), float(number or 2))
+
+
+def compare(folder: Path, names: list[str], *, pipeline: bool) -> None:
+    """Print one row for each detector."""
+    for number, name in enumerate(names):
+        shown = measure.measure(detector(folder, name), folder, pipeline=pipeline)
+        if not number:
+            head = " | ".join(shown)
+            print(f"| detector | {head} |\n" + "|---" * (len(shown) + 1) + "|")  # noqa: T201
+        print(measure.table_row(name, shown), flush=True)  # noqa: T201
+
+
+def main() -> None:
+    """Run a command."""
+    cv2.setNumThreads(1)
+    torch.set_num_threads(1)
+    command, *rest = sys.argv[1:]
+    if command == "data":
+        make_data(*(Path(each) for each in rest))
+    elif command == "train":
+        train(Path(rest[0]), rest[1], *(int(each) for each in rest[2:]))
+    else:
+        names = [each for each in rest[1:] if each != "--raw"]
+        compare(Path(rest[0]), names, pipeline="--raw" not in rest)
+
+
+if __name__ == "__main__":
+    main()

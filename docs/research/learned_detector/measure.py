@@ -1,0 +1,141 @@
+"""Measure detectors with one descriptor, on images that none of the networks learned from."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pairs import FIRST_HELD_OUT, LARGE_SETS, MODAL_KINDS, correspondences, held_out
+
+from matchserve.decoding import detection as decoding
+from matchserve.types import Float64, Image, Keypoints
+from matchserve.vision.keypoints import DetectOptions, Region
+from matchserve.vision.selection import Selection
+from training.data.photos.sequences import SequenceOptions, write_sequences
+from training.evaluation import predictions, protocol
+from training.evaluation.benchmarks import homography, pose, wide
+from training.metrics.image_pairs import apply_homography
+
+Detect = Callable[[Image, DetectOptions, Region | None], Keypoints]
+RADIUS_PX = 3.0
+LEVELS = ("medium", "hard")
+
+
+def write_held_out(train: Path, workspace: Path, folder: Path) -> None:
+    """Make the held-out data in `folder`: `sequences`, `modal` and `scenes` (links)."""
+    photos = train / "photos"
+    names = [name for each in LARGE_SETS for name in held_out(photos, each)]
+    write_sequences(
+        [photos / each for each in LARGE_SETS], folder / "sequences",
+        SequenceOptions(LEVELS), only=names, workers=1,
+    )  # fmt: skip
+    for kind in MODAL_KINDS:
+        (folder / "modal" / kind).mkdir(parents=True)
+        for number in range(FIRST_HELD_OUT, FIRST_HELD_OUT + 20):
+            source = train / "modal" / kind / f"{number:03d}"
+            (folder / "modal" / kind / source.name).symlink_to(source.resolve())
+    for scene in ("een020_3", "een020_9"):
+        (folder / "scenes" / scene).mkdir(parents=True)
+        (folder / "scenes" / scene / "images").symlink_to((train / "scenes" / scene).resolve())
+        (folder / "scenes" / scene / "sparse").symlink_to((workspace / scene / "sparse").resolve())
+
+
+def detect_selected(
+    detect: Detect,
+    selection: Selection,
+    image: Image,
+    options: DetectOptions,
+    mask: Region | None = None,
+) -> Keypoints:
+    """Detect with one selection, whatever the options say."""
+    return detect(image, replace(options, selection=selection), mask)
+
+
+class Timed:
+    """A detector that adds up its processor time."""
+
+    def __init__(self, detect: Detect) -> None:
+        self.detect, self.seconds, self.pixels = detect, 0.0, 0
+
+    def __call__(
+        self, image: Image, options: DetectOptions | None = None, mask: Region | None = None
+    ) -> Keypoints:
+        """Detect keypoints."""
+        start = time.thread_time()
+        try:
+            return self.detect(image, options or DetectOptions(), mask)
+        finally:
+            self.seconds += time.thread_time() - start
+            self.pixels += image.grey.size
+
+    @property
+    def milliseconds(self) -> float:
+        """Processor time of an image of 1024 x 768 pixels, by the number of pixels."""
+        return 1e3 * self.seconds / max(self.pixels, 1) * 1024 * 768
+
+
+def measure(
+    detect: Detect, folder: Path, model: str = "compact", *, pipeline: bool = True
+) -> dict[str, float]:
+    """Return the figures of one detector; `pipeline` also runs the default one, poses and modal."""
+    timed = Timed(detect)
+    vars(predictions)["detect"] = timed
+    vars(decoding)["detect"] = timed
+    with tempfile.TemporaryDirectory() as cache:
+        options = protocol.Options(threads=1, cache=Path(cache), selection="repeatable")
+        models = [m for m in protocol.load_models([model], options) if m.name == model]
+        data = [folder / "sequences"]
+        raw = homography.run(models, data, options).models[model].figures
+        shown = repeatability(homography.read_sequences(data), options)
+        shown |= _part(raw, "raw ", "correct", "mma@1px", "mma@3px") | {"ms": timed.milliseconds}
+        if not pipeline:
+            return shown
+        default = protocol.Options(
+            threads=1, cache=Path(cache), selection="repeatable", pipeline="default"
+        )
+        run = homography.run(models, data, default).models[model].figures
+        shown |= _part(run, "", "correct", "mma@1px", "mma@3px", "homography_auc@3px")
+        run = wide.run(models, [folder / "modal"], default).models[model].figures
+        shown |= {kind: run[f"{kind}: solved_count"] for kind in MODAL_KINDS}
+        run = pose.run(models, [folder / "scenes"], default).models[model].figures
+        shown |= _part(run, "", "pose_auc@1", "pose_auc@5", "pose_auc@10", "inliers")
+    return shown
+
+
+def repeatability(sequences: homography.Sequences, options: protocol.Options) -> dict[str, float]:
+    """Return the keypoints found again, their share in the common area, their mean distance."""
+    rows = predictions.find_keypoints(sequences.images, options)
+    xy = {name: np.asarray(found[1:, :2], np.float64) for name, found in rows.items()}
+    sizes = {name: found[0, :2] for name, found in rows.items()}
+    results = []
+    for (one, other), truth in sequences.homographies.items():
+        same = correspondences(truth, xy[one], xy[other], RADIUS_PX)
+        gap = apply_homography(truth, xy[one][same[:, 0]]) - xy[other][same[:, 1]]
+        common = min(
+            _inside(truth, xy[one], sizes[other]),
+            _inside(np.asarray(np.linalg.inv(truth)), xy[other], sizes[one]),
+        )
+        share = 100 * len(same) / max(common, 1)
+        results.append((len(same), share, np.linalg.norm(gap, axis=1).mean()))
+    return dict(zip(("found", "share %", "distance px"), np.mean(results, 0).tolist(), strict=True))
+
+
+def table_row(name: str, shown: Mapping[str, float]) -> str:
+    """Return a row of the table."""
+    cells = (f"{v:.3f}" if abs(v) < 10 and v % 1 else f"{v:.1f}" for v in shown.values())
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _part(figures: Mapping[str, Any], prefix: str, *names: str) -> dict[str, float]:
+    """Return some figures; shares in per cent."""
+    return {prefix + name: float(figures[name]) * (100 if "@" in name else 1) for name in names}
+
+
+def _inside(truth: Float64, xy: Float64, size: np.ndarray) -> int:
+    moved = apply_homography(truth, xy)
+    return int(((moved >= 0) & (moved <= size - 1)).all(axis=1).sum())
