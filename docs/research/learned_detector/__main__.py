@@ -41,7 +41,7 @@ def make_data(train: Path, workspace: Path, folder: Path) -> None:
     (folder / "candidates").mkdir(parents=True)
     measure.write_held_out(train, workspace, folder)
     model = load_descriptor("compact", threads=1)
-    for number, pair in enumerate(pairs.training_pairs(train, views=80, modal=15)):
+    for number, pair in enumerate(pairs.training_pairs(train, views=50, modal=12)):
         scored.write_pair(pair, model, folder / "candidates" / f"{number:04d}.npz")
     print(crops.write_crops(train, folder / "crops.npz", per_modal_pair=3), "pairs of crops")  # noqa: T201
 

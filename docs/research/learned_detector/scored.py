@@ -30,6 +30,7 @@ RADIUS_PX = 3.0
 _MOST_CANDIDATES = 6000
 _TEMPERATURE = 0.3
 _WANTED_SHARES = (0.3, 0.75)  # of the candidates of an image, drawn for each step
+_LEAST_PAIRS = 20
 _EPSILON = 4.0  # grey levels
 
 
@@ -148,8 +149,7 @@ def train(files: Sequence[Path], net: ScoreNet, steps: int, reward: str, seed: i
     for step in range(steps):
         with np.load(files[int(rng.integers(len(files)))]) as file:
             data = {name: file[name] for name in file.files}
-        if len(data[reward]) < 20:
-            schedule.step()
+        if len(data[reward]) < _LEAST_PAIRS:
             continue
         sides = [Candidates(data[f"rows{k}"], data[f"patches{k}"]) for k in (0, 1)]
         share = float(rng.uniform(*_WANTED_SHARES))
