@@ -6,9 +6,10 @@
 
 `data` makes, in FOLDER, what is learned from and what is measured on, both of TRAIN; WORKSPACE has
 the reconstructions of `python -m training data scenes`. The names: `dog` and `contrast` (the two
-selections that are shipped), `scored-same`, `scored-matched` and `scored-scalars` (networks that
-choose among DoG keypoints; the last one reads no patches) and `keynet`. A number after a colon is
-the candidates for each keypoint, or the sigma of a level: `scored-same:2`, `keynet:2.2`.
+selections that are shipped), `product` (contrast x sigma, as `dog`, among more candidates),
+`scored-same`, `scored-matched` and `scored-scalars` (networks that choose among DoG keypoints; the
+last one reads no patches) and `keynet`. A number after a colon is the candidates for each keypoint,
+or the sigma of a level: `scored-same:2`, `keynet:2.2`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from matchserve.models.registry import load_descriptor
 from matchserve.vision.keypoints import detect as detect_dog
 from training.errors import DataError
 
-STEPS = {"keynet": 700, "scored": 300}
+STEPS = {"keynet": 700, "scored": 1500}
 
 
 def make_data(train: Path, workspace: Path, folder: Path) -> None:
@@ -73,6 +74,8 @@ def detector(folder: Path, name: str) -> measure.Detect:
     kind, _, number = name.partition(":")
     if kind in ("dog", "contrast"):
         return partial(measure.detect_selected, detect_dog, "repeatable" if kind == "dog" else kind)
+    if kind == "product":
+        return partial(scored.detect, scored.ScoreNet().eval(), float(number or 2))
     weights = folder / f"{kind}.safetensors"
     if not weights.is_file():
         raise DataError(f"{weights}: not there; train it first")
@@ -86,8 +89,11 @@ def detector(folder: Path, name: str) -> measure.Detect:
 
 def compare(folder: Path, names: list[str], *, pipeline: bool) -> None:
     """Print one row for each detector."""
-    for number, name in enumerate(names):
-        shown = measure.measure(detector(folder, name), folder, pipeline=pipeline)
+    detectors = {name: detector(folder, name) for name in names}
+    milliseconds = measure.processor_ms(detectors, folder)
+    for number, (name, detect) in enumerate(detectors.items()):
+        shown = measure.measure(detect, folder, pipeline=pipeline)
+        shown["CPU ms"] = milliseconds[name]
         if not number:
             head = " | ".join(shown)
             print(f"| detector | {head} |\n" + "|---" * (len(shown) + 1) + "|")  # noqa: T201

@@ -27,9 +27,9 @@ from matchserve.vision.selection import is_best_nearby
 
 SPECS = (PatchSpec(size=16, magnification=12.0), PatchSpec(size=16, magnification=36.0))
 RADIUS_PX = 3.0
-_MOST_CANDIDATES = 6000
-_TEMPERATURE = 0.3
-_WANTED_SHARES = (0.3, 0.75)  # of the candidates of an image, drawn for each step
+_MOST_CANDIDATES = 4096
+_TEMPERATURE = 0.15  # in standard deviations of the scores of an image
+_WANTED_SHARES = (0.35, 0.75)  # of the candidates of an image, drawn for each step
 _LEAST_PAIRS = 20
 _EPSILON = 4.0  # grey levels
 
@@ -152,6 +152,8 @@ def train(files: Sequence[Path], net: ScoreNet, steps: int, reward: str, seed: i
         if len(data[reward]) < _LEAST_PAIRS:
             continue
         sides = [Candidates(data[f"rows{k}"], data[f"patches{k}"]) for k in (0, 1)]
+        if min(len(side.rows) for side in sides) < _MOST_CANDIDATES:
+            continue  # a small image, where all are chosen
         share = float(rng.uniform(*_WANTED_SHARES))
         chances, starts = [], []
         for side in sides:
@@ -175,7 +177,12 @@ def train(files: Sequence[Path], net: ScoreNet, steps: int, reward: str, seed: i
 
 
 def chance_chosen(score: Tensor, share: float) -> Tensor:
-    """Return the chance of each candidate (N,) to be chosen; the mean chance is `share`."""
+    """Return the chance of each candidate (N,) to be chosen; the mean chance is `share`.
+
+    The scores are divided by their standard deviation: otherwise larger scores of the same order,
+    which choose the same keypoints, would be learned.
+    """
+    score = score / score.std().clamp_min(1e-6)
     fixed = score.detach() / _TEMPERATURE
     low, high = fixed.min() - 20, fixed.max() + 20
     for _ in range(40):
