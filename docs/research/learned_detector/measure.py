@@ -21,7 +21,8 @@ from training.data.images import read_image
 from training.data.photos.sequences import SequenceOptions, write_sequences
 from training.evaluation import predictions, protocol
 from training.evaluation.benchmarks import homography, pose, wide
-from training.metrics.image_pairs import apply_homography
+from training.evaluation.protocol import Model, Options
+from training.metrics.image_pairs import apply_homography, transfer_error
 
 Detect = Callable[[Image, DetectOptions, Region | None], Keypoints]
 RADIUS_PX = 3.0
@@ -30,7 +31,7 @@ _TIMED_IMAGES, _TIMES = 4, 3
 
 
 def write_held_out(train: Path, workspace: Path, folder: Path) -> None:
-    """Make the held-out data in `folder`: `sequences`, `modal` and `scenes` (links)."""
+    """Make the held-out data in `folder`: `sequences`, `modal` and `scenes`, the last two as links."""
     photos = train / "photos"
     names = [name for each in LARGE_SETS for name in held_out(photos, each)]
     write_sequences(
@@ -38,10 +39,12 @@ def write_held_out(train: Path, workspace: Path, folder: Path) -> None:
         SequenceOptions(LEVELS), only=names, workers=1,
     )  # fmt: skip
     for kind in MODAL_KINDS:
-        (folder / "modal" / kind).mkdir(parents=True)
         for number in range(FIRST_HELD_OUT, FIRST_HELD_OUT + 20):
             source = train / "modal" / kind / f"{number:03d}"
-            (folder / "modal" / kind / source.name).symlink_to(source.resolve())
+            place = folder / "modal" / kind / source.name
+            place.mkdir(parents=True)
+            for file in source.iterdir():
+                (place / file.name).symlink_to(file.resolve())
     for scene in ("een020_3", "een020_9"):
         (folder / "scenes" / scene).mkdir(parents=True)
         (folder / "scenes" / scene / "images").symlink_to((train / "scenes" / scene).resolve())
@@ -95,17 +98,17 @@ def measure(
     vars(predictions)["detect"] = replaced
     vars(decoding)["detect"] = replaced
     with tempfile.TemporaryDirectory() as cache:
-        options = protocol.Options(threads=1, cache=Path(cache), selection="repeatable")
+        options = Options(threads=1, cache=Path(cache), selection="repeatable")
         models = [m for m in protocol.load_models([model], options) if m.name == model]
         data = [folder / "sequences"]
         raw = homography.run(models, data, options).models[model].figures
-        shown = repeatability(homography.read_sequences(data), options)
+        sequences = homography.read_sequences(data)
+        shown = repeatability(sequences.images, sequences.homographies, options)
         shown |= _part(raw, "raw ", "correct", "mma@1px", "mma@3px")
+        shown |= modal_raw(models[0], folder, options)
         if not pipeline:
             return shown
-        default = protocol.Options(
-            threads=1, cache=Path(cache), selection="repeatable", pipeline="default"
-        )
+        default = Options(threads=1, cache=Path(cache), selection="repeatable", pipeline="default")
         run = homography.run(models, data, default).models[model].figures
         shown |= _part(run, "", "correct", "mma@1px", "mma@3px", "homography_auc@3px")
         run = wide.run(models, [folder / "modal"], default).models[model].figures
@@ -115,13 +118,15 @@ def measure(
     return shown
 
 
-def repeatability(sequences: homography.Sequences, options: protocol.Options) -> dict[str, float]:
+def repeatability(
+    images: predictions.ImageSet, truths: Mapping[tuple[str, str], Float64], options: Options
+) -> dict[str, float]:
     """Return the keypoints found again, their share in the common area, their mean distance."""
-    rows = predictions.find_keypoints(sequences.images, options)
+    rows = predictions.find_keypoints(images, options)
     xy = {name: np.asarray(found[1:, :2], np.float64) for name, found in rows.items()}
     sizes = {name: found[0, :2] for name, found in rows.items()}
     results = []
-    for (one, other), truth in sequences.homographies.items():
+    for (one, other), truth in truths.items():
         same = correspondences(truth, xy[one], xy[other], RADIUS_PX)
         gap = apply_homography(truth, xy[one][same[:, 0]]) - xy[other][same[:, 1]]
         common = min(
@@ -131,6 +136,19 @@ def repeatability(sequences: homography.Sequences, options: protocol.Options) ->
         share = 100 * len(same) / max(common, 1)
         results.append((len(same), share, np.linalg.norm(gap, axis=1).mean()))
     return dict(zip(("found", "share %", "distance px"), np.mean(results, 0).tolist(), strict=True))
+
+
+def modal_raw(model: Model, folder: Path, options: Options) -> dict[str, float]:
+    """Return the share found again and the correct raw matches of the registered pairs."""
+    pairs, images = wide.read_pairs([folder / "modal"])
+    truths = {pair.images: pair.truth for pair in pairs}
+    predicted = predictions.predict(model, images, options)
+    correct = [
+        (transfer_error(truth, *predicted.points(pair)) <= RADIUS_PX).sum()
+        for pair, truth in truths.items()
+    ]
+    share = repeatability(images, truths, options)["share %"]
+    return {"modal share %": share, "modal correct": float(np.mean(correct))}
 
 
 def table_row(name: str, shown: Mapping[str, float]) -> str:
