@@ -2,10 +2,11 @@
 
     python docs/research/learned_detector data TRAIN WORKSPACE FOLDER
     python docs/research/learned_detector train FOLDER NAME [STEPS]
-    python docs/research/learned_detector measure FOLDER [--raw] NAME...
+    python docs/research/learned_detector measure FOLDER PART,PART... NAME...
 
 `data` makes, in FOLDER, what is learned from and what is measured on, both of TRAIN; WORKSPACE has
-the reconstructions of `python -m training data scenes`. The names: `dog` and `contrast` (the two
+the reconstructions of `python -m training data scenes`. The parts are `ms` (time to detect) and
+those of `measure.PARTS`. The names: `dog` and `contrast` (the two
 selections that are shipped), `product` (contrast x sigma, as `dog`, among more candidates),
 `scored-same`, `scored-matched` and `scored-scalars` (networks that choose among DoG keypoints; the
 last one reads no patches) and `keynet`. A number after a colon is the candidates for each keypoint,
@@ -87,13 +88,15 @@ def detector(folder: Path, name: str) -> measure.Detect:
     return partial(scored.detect, net.eval(), float(number or 2))
 
 
-def compare(folder: Path, names: list[str], *, pipeline: bool) -> None:
+def compare(folder: Path, parts: list[str], names: list[str]) -> None:
     """Print one row for each detector."""
     detectors = {name: detector(folder, name) for name in names}
-    milliseconds = measure.processor_ms(detectors, folder)
+    is_timed = "ms" in parts
+    milliseconds = measure.processor_ms(detectors, folder) if is_timed else {}
+    measured = [part for part in parts if part != "ms"]
     for number, (name, detect) in enumerate(detectors.items()):
-        shown = measure.measure(detect, folder, pipeline=pipeline)
-        shown["CPU ms"] = milliseconds[name]
+        shown = measure.measure(detect, folder, measured)
+        shown |= {"CPU ms": milliseconds[name]} if is_timed else {}
         if not number:
             head = " | ".join(shown)
             print(f"| detector | {head} |\n" + "|---" * (len(shown) + 1) + "|")  # noqa: T201
@@ -110,8 +113,7 @@ def main() -> None:
     elif command == "train":
         train(Path(rest[0]), rest[1], *(int(each) for each in rest[2:]))
     else:
-        names = [each for each in rest[1:] if each != "--raw"]
-        compare(Path(rest[0]), names, pipeline="--raw" not in rest)
+        compare(Path(rest[0]), rest[1].split(","), rest[2:])
 
 
 if __name__ == "__main__":

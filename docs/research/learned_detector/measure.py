@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pairs import FIRST_HELD_OUT, LARGE_SETS, MODAL_KINDS, correspondences, held_out
@@ -21,7 +20,7 @@ from training.data.images import read_image
 from training.data.photos.sequences import SequenceOptions, write_sequences
 from training.evaluation import predictions, protocol
 from training.evaluation.benchmarks import homography, pose, wide
-from training.evaluation.protocol import Model, Options
+from training.evaluation.protocol import Model, Options, Pipeline
 from training.metrics.image_pairs import apply_homography, transfer_error
 
 Detect = Callable[[Image, DetectOptions, Region | None], Keypoints]
@@ -31,7 +30,7 @@ _TIMED_IMAGES, _TIMES = 4, 3
 
 
 def write_held_out(train: Path, workspace: Path, folder: Path) -> None:
-    """Make the held-out data in `folder`: `sequences`, `modal` and `scenes`, the last two as links."""
+    """Write `sequences`, and links to held-out data as `modal` and `scenes`."""
     photos = train / "photos"
     names = [name for each in LARGE_SETS for name in held_out(photos, each)]
     write_sequences(
@@ -86,9 +85,9 @@ def _seconds(detect: Detect, image: Image) -> float:
 
 
 def measure(
-    detect: Detect, folder: Path, model: str = "compact", *, pipeline: bool = True
+    detect: Detect, folder: Path, parts: Sequence[str], model: str = "compact"
 ) -> dict[str, float]:
-    """Return the figures of one detector; `pipeline` also runs the default one, poses and modal."""
+    """Return the figures of one detector: the parts of `PARTS` that are asked for."""
 
     def replaced(
         image: Image, options: DetectOptions | None = None, mask: Region | None = None
@@ -97,25 +96,55 @@ def measure(
 
     vars(predictions)["detect"] = replaced
     vars(decoding)["detect"] = replaced
+    shown: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as cache:
-        options = Options(threads=1, cache=Path(cache), selection="repeatable")
-        models = [m for m in protocol.load_models([model], options) if m.name == model]
-        data = [folder / "sequences"]
-        raw = homography.run(models, data, options).models[model].figures
-        sequences = homography.read_sequences(data)
-        shown = repeatability(sequences.images, sequences.homographies, options)
-        shown |= _part(raw, "raw ", "correct", "mma@1px", "mma@3px")
-        shown |= modal_raw(models[0], folder, options)
-        if not pipeline:
-            return shown
-        default = Options(threads=1, cache=Path(cache), selection="repeatable", pipeline="default")
-        run = homography.run(models, data, default).models[model].figures
-        shown |= _part(run, "", "correct", "mma@1px", "mma@3px", "homography_auc@3px")
-        run = wide.run(models, [folder / "modal"], default).models[model].figures
-        shown |= {kind: run[f"{kind}: solved_count"] for kind in MODAL_KINDS}
-        run = pose.run(models, [folder / "scenes"], default).models[model].figures
-        shown |= _part(run, "", "pose_auc@1", "pose_auc@5", "pose_auc@10", "inliers")
+        for part in parts:
+            pipeline: Pipeline = "default" if part.startswith("default") else "raw"
+            options = Options(
+                threads=1, cache=Path(cache), selection="repeatable", pipeline=pipeline
+            )
+            models = [m for m in protocol.load_models([model], options) if m.name == model]
+            shown |= PARTS[part](models, folder, options)
     return shown
+
+
+def _views(models: list[Model], folder: Path, options: Options) -> dict[str, float]:
+    data = [folder / "sequences"]
+    figures = homography.run(models, data, options).models[models[0].name].figures
+    names = ("correct", "mma@1px", "mma@3px", "homography_auc@3px")
+    shown = {name: float(figures[name]) * (100 if "@" in name else 1) for name in names}
+    if options.pipeline == "default":
+        return {f"default {name}": value for name, value in shown.items()}
+    sequences = homography.read_sequences(data)
+    return repeatability(sequences.images, sequences.homographies, options) | shown
+
+
+def _modal(models: list[Model], folder: Path, options: Options) -> dict[str, float]:
+    figures = wide.run(models, [folder / "modal"], options).models[models[0].name].figures
+    solved = {f"{kind} solved": figures[f"{kind}: solved_count"] for kind in MODAL_KINDS}
+    if options.pipeline == "default":
+        return {f"default {name}": value for name, value in solved.items()}
+    return modal_raw(models[0], folder, options) | solved
+
+
+def _pose(models: list[Model], folder: Path, options: Options) -> dict[str, float]:
+    figures = pose.run(models, [folder / "scenes"], options).models[models[0].name].figures
+    prefix = "default " if options.pipeline == "default" else ""
+    shown = {
+        f"{prefix}pose AUC@{limit}": 100 * figures[f"pose_auc@{limit}"] for limit in (1, 5, 10)
+    }
+    return shown | {f"{prefix}inliers": figures["inliers"]}
+
+
+PARTS = {
+    "views": _views,
+    "modal": _modal,
+    "pose": _pose,
+    "default-views": _views,
+    "default-modal": _modal,
+    "default-pose": _pose,
+}
+"""What is measured; the first three with raw mutual nearest neighbours."""
 
 
 def repeatability(
@@ -155,11 +184,6 @@ def table_row(name: str, shown: Mapping[str, float]) -> str:
     """Return a row of the table."""
     cells = (f"{v:.3f}" if abs(v) < 10 and v % 1 else f"{v:.1f}" for v in shown.values())
     return f"| {name} | " + " | ".join(cells) + " |"
-
-
-def _part(figures: Mapping[str, Any], prefix: str, *names: str) -> dict[str, float]:
-    """Return some figures; shares in per cent."""
-    return {prefix + name: float(figures[name]) * (100 if "@" in name else 1) for name in names}
 
 
 def _inside(truth: Float64, xy: Float64, size: np.ndarray) -> int:
