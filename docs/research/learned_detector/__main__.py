@@ -6,11 +6,11 @@
 
 `data` makes, in FOLDER, what is learned from and what is measured on, both of TRAIN; WORKSPACE has
 the reconstructions of `python -m training data scenes`. The parts are `ms` (time to detect) and
-those of `measure.PARTS`. The names: `dog` and `contrast` (the two
-selections that are shipped), `product` (contrast x sigma, as `dog`, among more candidates),
-`scored-same`, `scored-matched` and `scored-scalars` (networks that choose among DoG keypoints; the
-last one reads no patches) and `keynet`. A number after a colon is the candidates for each keypoint,
-or the sigma of a level: `scored-same:2`, `keynet:2.2`.
+those of `measure.PARTS`. The names are `dog` and `contrast` (the two selections that are shipped),
+`dog-weak` (with keypoints of less contrast), `product` (contrast x sigma, as `dog`, among more
+candidates), `scored-same`, `scored-matched` and `scored-scalars` (networks that choose among DoG
+keypoints; the last one reads no patches) and `keynet`. A number after a colon is the candidates for
+each keypoint, or the sigma of a level in its pixels: `scored-matched:2`, `keynet:2.4`.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ def detector(folder: Path, name: str) -> measure.Detect:
     kind, _, number = name.partition(":")
     if kind in ("dog", "contrast"):
         return partial(measure.detect_selected, detect_dog, "repeatable" if kind == "dog" else kind)
+    if kind == "dog-weak":
+        return partial(measure.detect_weak, detect_dog)
     if kind == "product":
         return partial(scored.detect, scored.ScoreNet().eval(), float(number or 2))
     weights = folder / f"{kind}.safetensors"

@@ -61,6 +61,14 @@ def detect_selected(
     return detect(image, replace(options, selection=selection), mask)
 
 
+def detect_weak(
+    detect: Detect, image: Image, options: DetectOptions, mask: Region | None = None
+) -> Keypoints:
+    """Detect keypoints of a fifth of the least contrast too: small images have few others."""
+    weaker = replace(options, contrast_threshold=0.2 * options.contrast_threshold)
+    return detect(image, weaker, mask)
+
+
 def processor_ms(detectors: Mapping[str, Detect], folder: Path) -> dict[str, float]:
     """Return the processor time of an image of 1024 x 768 pixels: four images, best of three.
 
