@@ -1,0 +1,104 @@
+"""The research networks of `docs/research/learned_detector` do what their docstrings say."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from matchserve.types import UInt8
+from matchserve.vision.decode import from_array
+from matchserve.vision.keypoints import DetectOptions
+from tests.conftest import encoded
+from tests.docs.blocks import ROOT
+
+FOLDER = ROOT / "docs/research/learned_detector"
+MODULES = ("pairs", "scored", "keynet", "finding")
+
+
+@pytest.fixture
+def research(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The modules of the folder, whose names are their own only while a test runs."""
+    monkeypatch.syspath_prepend(FOLDER)
+    yield {name: importlib.import_module(name) for name in MODULES}
+    for name in MODULES:
+        del sys.modules[name]
+
+
+def test_the_wanted_share_is_chosen_whatever_the_scores(research: dict[str, Any]) -> None:
+    score = torch.linspace(-3, 5, 200, dtype=torch.float64)
+    for shift in (0.0, 7.0):
+        chance = research["scored"].chance_chosen(score + shift, 0.3)
+        assert float(chance.mean()) == pytest.approx(0.3, abs=1e-6)
+        assert (chance.diff() > 0).all()
+
+
+def test_a_higher_score_makes_the_others_less_likely(research: dict[str, Any]) -> None:
+    score = torch.linspace(-1, 1, 50, dtype=torch.float64, requires_grad=True)
+    chance_chosen = research["scored"].chance_chosen
+    gradient = torch.autograd.grad(chance_chosen(score, 0.5)[10], score)[0]
+    step = torch.zeros(50, dtype=torch.float64)
+    for row in (10, 30):
+        step[row] = 1e-4
+        with torch.no_grad():
+            change = chance_chosen(score + step, 0.5)[10] - chance_chosen(score - step, 0.5)[10]
+        assert float(gradient[row]) == pytest.approx(float(change) / 2e-4, rel=1e-3)
+        step[row] = 0
+    assert gradient[10] > 0 > gradient[30]
+
+
+def test_an_untrained_score_is_contrast_times_sigma(
+    research: dict[str, Any], photograph: UInt8
+) -> None:
+    scored, image = research["scored"], from_array(photograph)
+    candidates = scored.find_candidates(image, 300)
+    with torch.inference_mode():
+        score = scored.ScoreNet()(torch.from_numpy(candidates.patches), candidates.scalars)
+    expected = np.log(candidates.rows[:, 4] * candidates.rows[:, 2])
+    assert np.ptp(score.numpy() - expected) < 1e-4
+    rows = scored.choose(scored.ScoreNet(), candidates, image, 100)
+    assert len(rows) == 100
+    assert rows[:, 4].min() > np.median(np.exp(score.numpy()))
+
+
+def test_peaks_are_found_between_pixels(research: dict[str, Any]) -> None:
+    y, x = np.mgrid[:40, :50]
+    score = -((x - 20.3) ** 2 + (y - 17.8) ** 2).astype(np.float32)
+    row, column = np.nonzero(research["keynet"].peaks(torch.from_numpy(score)).numpy())
+    assert (row.tolist(), column.tolist()) == ([18], [20])
+    found = research["finding"]._refined(score, column, row)
+    assert np.concatenate(found) == pytest.approx([20.3, 17.8], abs=1e-3)
+
+
+def test_an_untrained_network_finds_keypoints_inside_the_image(
+    research: dict[str, Any], photograph: UInt8
+) -> None:
+    torch.manual_seed(0)
+    net = research["keynet"].KeyNet().eval()
+    pyramid, image = research["finding"].Pyramid(), from_array(photograph[:200, :240])
+    found = research["finding"].find(net, pyramid, image, DetectOptions(max_keypoints=50))
+    assert len(found) == 50
+    assert ((found.xy >= 0) & (found.xy <= [239, 199])).all()
+    assert (found.sigma > 0).all()
+
+
+def test_held_out_photographs_are_not_learned_from(
+    research: dict[str, Any], tmp_path: Path, photograph: UInt8
+) -> None:
+    pairs = research["pairs"]
+    for name in pairs.LARGE_SETS:
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(10):
+            file = tmp_path / "photos" / name / f"{number}.png"
+            file.write_bytes(encoded(photograph[:64, :64]))
+    kept = {name for each in pairs.LARGE_SETS for name in pairs.held_out(tmp_path / "photos", each)}
+    used = {pair.name.split("#")[0] for pair in pairs.training_pairs(tmp_path, 100, 0)}
+    assert len(kept) == 2
+    assert len(used) == 18
+    assert not kept & used
