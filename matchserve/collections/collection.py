@@ -38,8 +38,10 @@ from matchserve.pipeline.judging import JudgeOptions
 from matchserve.types import Features
 from matchserve.vision.consistency import RefinedPair
 from matchserve.vision.geometry import VerifyOptions
+from matchserve.vision.keypoints import DetectOptions
 
 DEFAULT_OPTIONS = Options(
+    detect=DetectOptions(max_keypoints=defaults.COLLECTION_MAX_KEYPOINTS),
     exif="ignore",
     verify=VerifyOptions(),
     judge=JudgeOptions(min_confidence=defaults.COLLECTION_MIN_CONFIDENCE),
