@@ -306,7 +306,8 @@ def export(
 
 def _exit_if_refused(collection: Collection, report: Report) -> None:
     """End with an exit code that says that some files were not used."""
-    for name, reason in list(collection.scan.refused.items())[:20]:
+    refused = {**report.refused, **collection.scan.refused}
+    for name, reason in list(refused.items())[:20]:
         say(escape(f"not used: {name!r}: {reason}"))
     if report.refused or collection.scan.refused:
         raise typer.Exit(SOME_REFUSED)

@@ -140,7 +140,7 @@ class Collection:
 
         Raises:
             InvalidParameter: the specification of the pairs is wrong.
-            MissingInput: the folder of images cannot be read.
+            MissingInput: the folder of images cannot be read, or has no images.
             WorkspaceError: the workspace is full, in use, or made with other options.
             WorkerLost: worker processes were killed again and again.
             ProviderUnavailable: COLMAP is to verify the matches, and pycolmap is not installed.
@@ -148,6 +148,8 @@ class Collection:
         if self.setup.verifier == "colmap":
             import_pycolmap()  # before hours of describing
         self.scan = scan(self.folder, exclude=self.workspace.root)
+        if not self.scan.images:
+            raise MissingInput(f"there are no images in {self.folder}")
         pool = self._pool(workers, dask)
         place = replace(self.workspace, part=part)
         with place.locked(), closing(Ledger(place.ledger)) as ledger, closing(pool):
