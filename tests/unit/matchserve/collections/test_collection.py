@@ -244,7 +244,7 @@ def test_wrong_arguments(matched: Collection, tmp_path: Path) -> None:
 def test_a_folder_without_images_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("no image")
-    with pytest.raises(MissingInput, match="no images in .*empty"):
+    with pytest.raises(MissingInput, match="no images in"):
         run(Collection(tmp_path / "w", images=tmp_path / "empty", model="sift"))
     assert not (tmp_path / "w").exists()
 
