@@ -103,7 +103,7 @@ def _align_capped(
 ) -> tuple[Float32, Float32]:
     """Align accepted matches of large keypoints in a smaller window, where that succeeds."""
     smaller = np.minimum(frames[0].sigma, frames[1].sigma)
-    factor = np.float32(options.capped_sigma or np.inf) / smaller
+    factor = np.asarray((options.capped_sigma or np.inf) / smaller, np.float32)
     rows = np.flatnonzero(accepted & (factor < _LARGEST_CAP_FACTOR))
     factor = factor[rows, None]
     start = warp[rows].copy()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from matchserve.types import Float64, Image, Keypoints, UInt8
 from matchserve.vision.decode import from_array
@@ -66,8 +69,8 @@ def test_points_of_large_keypoints_are_aligned_in_a_smaller_window(grey_photogra
     rows, columns = grey_photograph.shape
     x, y = np.meshgrid(np.arange(columns, dtype=np.float32), np.arange(rows, dtype=np.float32))
 
-    def bent(values: Float64) -> Float64:
-        return values + 6 * np.sin(values / 12)
+    def bent(values: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(values + 6 * np.sin(values / 12))
 
     # Pixel x of the warped image shows `bent(x)` of the photograph.
     warped = cv2.remap(grey_photograph, bent(x).astype(np.float32), y, cv2.INTER_CUBIC)
