@@ -10,6 +10,9 @@ MODEL = "compact"
 MAX_KEYPOINTS = 2048
 """Maximum number of keypoints per image."""
 
+COLLECTION_MAX_KEYPOINTS = 8192
+"""The same for collections: several times as many points (docs/research/collections.md)."""
+
 MAX_SIDE = 2048
 """Longest side, in pixels, of the copy on which keypoints are found; 0 for the full size.
 
@@ -30,11 +33,10 @@ Chosen on generated views of photographs: it returns 99 % of the right matches t
 77 % of the wrong ones (docs/research/match-quality.md).
 """
 
-COLLECTION_MIN_CONFIDENCE = 0.3
+COLLECTION_MIN_CONFIDENCE = 0.1
 """The same for collections, where a mapper sees each match together with those of other images.
 
-Chosen on four training scenes: 2 to 17 % more points than with 0.6, from tracks as long
-(docs/research/collections.md).
+Chosen on training scenes (docs/research/match-quality.md).
 """
 
 SUPPORT_CONFIDENCE = 0.1

@@ -76,7 +76,7 @@ class ObjectPath:
             FileNotFoundError: there is none.
             StorageUnavailable: the store does not answer.
         """
-        return bytes(self._call("get").bytes())
+        return bytes(self._call("get"))
 
     def write_bytes(self, data: bytes) -> None:
         """Write the object, completely or not at all.
@@ -102,7 +102,9 @@ class ObjectPath:
     def _call(self, method: str, *arguments: Any) -> Any:
         obstore = import_obstore()
         try:
-            return getattr(obstore, method)(_store(self.url), self.key, *arguments)
+            result = getattr(obstore, method)(_store(self.url), self.key, *arguments)
+            # The data of an object is still on its way, and may be cut off.
+            return result.bytes() if method == "get" else result
         except FileNotFoundError:
             raise
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:

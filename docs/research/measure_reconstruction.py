@@ -26,7 +26,7 @@ from training.errors import DataError
 from training.evaluation.benchmarks.sfm import centre_error
 from training.evaluation.cameras import find_scenes
 
-PIPELINES = ("matchserve", "colmap-sift", "matchserve-8192", "matchserve-verified-by-colmap")
+PIPELINES = ("matchserve", "colmap-sift", "matchserve-2048", "matchserve-verified-by-colmap")
 
 
 def images_of(scene: Path) -> Path:
@@ -36,8 +36,8 @@ def images_of(scene: Path) -> Path:
 
 def run_matchserve(scene: Path, output: Path, pipeline: str) -> None:
     """Reconstruct a scene with our command line."""
-    keypoints = 8192 if pipeline.endswith("8192") else 2048
-    command = ["reconstruct", images_of(scene), "-o", output, "--max-keypoints", keypoints]
+    command = ["reconstruct", images_of(scene), "-o", output]
+    command += ["--max-keypoints", 2048] if pipeline.endswith("2048") else []
     command += ["--verify-with", "colmap" if pipeline.endswith("by-colmap") else "matchserve"]
     command += ["--pairs", "exhaustive", "--mapper", "incremental"]
     subprocess.run([sys.executable, "-m", "matchserve", *map(str, command)], check=True)  # noqa: S603

@@ -145,7 +145,7 @@ def reconstruct(
         typer.Option(help="COLMAP's mapper; auto is incremental up to 500 images, then global."),
     ] = "auto",
     model: Model = defaults.MODEL,
-    max_keypoints: MaxKeypoints = defaults.MAX_KEYPOINTS,
+    max_keypoints: MaxKeypoints = defaults.COLLECTION_MAX_KEYPOINTS,
     max_side: MaxSide = defaults.MAX_SIDE,
     upright: Upright = False,
     exif: Exif = "ignore",
@@ -199,7 +199,7 @@ def match_folder(
     output: Output,
     pairs: Pairs = "auto",
     model: Model = defaults.MODEL,
-    max_keypoints: MaxKeypoints = defaults.MAX_KEYPOINTS,
+    max_keypoints: MaxKeypoints = defaults.COLLECTION_MAX_KEYPOINTS,
     max_side: MaxSide = defaults.MAX_SIDE,
     upright: Upright = False,
     exif: Exif = "ignore",
@@ -306,7 +306,8 @@ def export(
 
 def _exit_if_refused(collection: Collection, report: Report) -> None:
     """End with an exit code that says that some files were not used."""
-    for name, reason in list(collection.scan.refused.items())[:20]:
+    refused = {**report.refused, **collection.scan.refused}
+    for name, reason in list(refused.items())[:20]:
         say(escape(f"not used: {name!r}: {reason}"))
     if report.refused or collection.scan.refused:
         raise typer.Exit(SOME_REFUSED)

@@ -38,8 +38,10 @@ from matchserve.pipeline.judging import JudgeOptions
 from matchserve.types import Features
 from matchserve.vision.consistency import RefinedPair
 from matchserve.vision.geometry import VerifyOptions
+from matchserve.vision.keypoints import DetectOptions
 
 DEFAULT_OPTIONS = Options(
+    detect=DetectOptions(max_keypoints=defaults.COLLECTION_MAX_KEYPOINTS),
     exif="ignore",
     verify=VerifyOptions(),
     judge=JudgeOptions(min_confidence=defaults.COLLECTION_MIN_CONFIDENCE),
@@ -138,7 +140,7 @@ class Collection:
 
         Raises:
             InvalidParameter: the specification of the pairs is wrong.
-            MissingInput: the folder of images cannot be read.
+            MissingInput: the folder of images cannot be read, or has no images.
             WorkspaceError: the workspace is full, in use, or made with other options.
             WorkerLost: worker processes were killed again and again.
             ProviderUnavailable: COLMAP is to verify the matches, and pycolmap is not installed.
@@ -146,6 +148,8 @@ class Collection:
         if self.setup.verifier == "colmap":
             import_pycolmap()  # before hours of describing
         self.scan = scan(self.folder, exclude=self.workspace.root)
+        if not self.scan.images:
+            raise MissingInput(f"there are no images in {self.folder}")
         pool = self._pool(workers, dask)
         place = replace(self.workspace, part=part)
         with place.locked(), closing(Ledger(place.ledger)) as ledger, closing(pool):

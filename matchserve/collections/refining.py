@@ -25,14 +25,16 @@ from matchserve.objects import Place
 from matchserve.sealed import read_sealed, write_sealed
 from matchserve.types import Bool, Float32, Image
 from matchserve.vision.agreement import similarities
-from matchserve.vision.consistency import RefinedPair
-from matchserve.vision.refine import refine
+from matchserve.vision.consistency import RefinedPair, match_weights
+from matchserve.vision.refine import RefineOptions, refine
 
 CACHE_BYTES = 128 << 20
 """Memory for decoded images that a process keeps between pairs."""
 
+REFINE_OPTIONS = RefineOptions(min_correlation=0.6, capped_sigma=1.6)
+"""More windows may be aligned than in a single pair: other images tell which ones are right."""
 
-FORMAT = 2
+FORMAT = 3
 """Version of the stored points; a new one refines all pairs anew."""
 
 
@@ -61,6 +63,7 @@ def refine_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> int:
         "xy1": np.concatenate([one.xy1 for one in points]),
         "affine": np.concatenate([one.affine for one in points]),
         "is_refined": np.concatenate([one.is_refined for one in points]),
+        "correlation": np.concatenate([one.correlation for one in points]),
         "pixel": np.array([one.pixel for one in points]),
         "offsets": np.concatenate([[0], np.cumsum([len(one.xy1) for one in points])]),
     }
@@ -83,44 +86,48 @@ def read_refined(setup: Setup, shard: str, results: list[PairResult]) -> Iterato
     for number, result in enumerate(results):
         if result.is_verified:
             start, end = columns["offsets"][number : number + 2]
-            weights = np.ones(end - start, np.float32)
+            confidence = np.ones(end - start, np.float32)
             if result.confidence is not None:
-                weights = result.confidence[result.inliers]
+                confidence = result.confidence[result.inliers]
             yield RefinedPair(
                 result.keys,
                 result.rows[result.inliers],
                 columns["xy1"][start:end],
                 columns["affine"][start:end],
                 columns["is_refined"][start:end],
-                weights,
+                match_weights(confidence, columns["correlation"][start:end]),
                 float(columns["pixel"][number]),
             )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Points:
-    """The refined points of the inliers of one pair; the fields are those of `RefinedPair`."""
+    """The refined points of the inliers of one pair; the fields are those of `Refinement`."""
 
     xy1: Float32
     affine: Float32
     is_refined: Bool
+    correlation: Float32
     pixel: float = 1.0
+
+    @classmethod
+    def unrefined(cls, xy1: Float32, affine: Float32) -> _Points:
+        return cls(xy1, affine, np.zeros(len(xy1), np.bool_), np.zeros(len(xy1), np.float32))
 
 
 def _refine_pair(setup: Setup, result: PairResult, paths: Mapping[str, Path]) -> _Points:
     """Refine the inliers of a pair; a pair that is not verified has none."""
     if not result.is_verified:
-        nothing = np.zeros((0, 2), np.float32)
-        return _Points(nothing, np.zeros((0, 2, 2), np.float32), np.zeros(0, np.bool_))
+        return _Points.unrefined(np.zeros((0, 2), np.float32), np.zeros((0, 2, 2), np.float32))
     source = FeatureSource(setup, paths)
     rows = result.rows[result.inliers]
     first, second = (source.features(key).keypoints for key in result.keys)
     matched = (first[rows[:, 0]], second[rows[:, 1]])
     image0, image1 = (_image(setup, key, paths[key]) for key in result.keys)
     if image0 is None or image1 is None:
-        return _Points(matched[1].xy, similarities(*matched), np.zeros(len(rows), np.bool_))
-    found = refine((image0, image1), matched)
-    return _Points(found.xy1, found.affine, found.is_refined, image1.pixel)
+        return _Points.unrefined(matched[1].xy, similarities(*matched))
+    found = refine((image0, image1), matched, REFINE_OPTIONS)
+    return _Points(found.xy1, found.affine, found.is_refined, found.correlation, image1.pixel)
 
 
 def _image(setup: Setup, key: str, path: Path) -> Image | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from matchserve import defaults
 from matchserve.collections.store import FeatureStore
 from matchserve.collections.work import Setup, load_features
 from matchserve.errors import ModelMismatch, StorageDamaged
@@ -24,9 +25,12 @@ from matchserve.retrieval.codebook import (
     write_codebook,
 )
 from matchserve.sealed import read_sealed, write_sealed
+from matchserve.types import Features, Float32
 
 _SAMPLE_IMAGES = 200
 _OWN_WORDS = 4096
+# Keypoints of an image that become words: retrieval was measured with this number.
+_KEYPOINTS = defaults.MAX_KEYPOINTS
 
 
 def codebook_path(setup: Setup, keys: Sequence[tuple[str, Path]], card: ModelCard) -> Place:
@@ -41,8 +45,7 @@ def codebook_path(setup: Setup, keys: Sequence[tuple[str, Path]], card: ModelCar
     if not own.is_file():
         places = np.linspace(0, len(keys) - 1, min(len(keys), _SAMPLE_IMAGES)).astype(int)
         sample = [
-            as_vectors(load_features(setup, *keys[place]).descriptors)
-            for place in sorted(set(places.tolist()))
+            _vectors(load_features(setup, *keys[place])) for place in sorted(set(places.tolist()))
         ]
         codebook = train_codebook(np.concatenate(sample), card.fingerprint, words=_OWN_WORDS)
         write_codebook(own, codebook)
@@ -61,7 +64,7 @@ def make_words(
         try:
             read_words(setup, codebook, key)
         except StorageDamaged:
-            vectors = as_vectors(load_features(setup, key, path).descriptors)
+            vectors = _vectors(load_features(setup, key, path))
             found, query = aggregate(vectors, _codebook(codebook, fingerprint))
             write_sealed(
                 words_path(setup, codebook, key),
@@ -96,6 +99,12 @@ def words_path(setup: Setup, codebook: Place, key: str) -> Place:
     """Return the file of an image's words; another codebook has another folder."""
     folder = setup.matches.parent / "words" / _digest(codebook)
     return FeatureStore(folder).path(key)
+
+
+def _vectors(features: Features) -> Float32:
+    """Return the descriptors of the keypoints of the highest score, in their order."""
+    best = np.argsort(-features.keypoints.score, kind="stable")[:_KEYPOINTS]
+    return as_vectors(features.descriptors[np.sort(best)])
 
 
 def _is_codebook_of(path: Path, card: ModelCard) -> bool:

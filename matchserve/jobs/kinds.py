@@ -127,7 +127,7 @@ class Order:
     models_dir: Path | None = None
     provider: str = "auto"
     default_model: str = defaults.MODEL
-    max_keypoints: int = defaults.MAX_KEYPOINTS
+    max_keypoints: int = defaults.COLLECTION_MAX_KEYPOINTS
     max_side: int = defaults.MAX_SIDE
 
     def collection(self) -> Collection:

@@ -75,7 +75,7 @@ class JobService:
             images = checked_source(request.source or "", settings.source_folders())
             digest = hashlib.sha256(str(images).encode()).hexdigest()[:24]
             place = self.root / "sources" / job.owner / digest
-        keypoints = min(defaults.MAX_KEYPOINTS, settings.max_keypoints)
+        keypoints = min(defaults.COLLECTION_MAX_KEYPOINTS, settings.max_keypoints)
         options = request.options(keypoints, settings.working_side)
         model = request.model or settings.default_model
         stamp = json.dumps([model, asdict(options)], sort_keys=True)

@@ -30,10 +30,12 @@ _RESIDUAL_SIGMA = 0.5
 # How far, in pixels of the working image, the displaced keypoints may be from what a refined match
 # asks for and from their epipolar lines, and the share of the matches of a pair below which none
 # is dropped for that: patches that look too different are seldom refined.
-_AGREEMENT_PX = 0.5
-_EPIPOLAR_PX = 0.75
+_AGREEMENT_PX = 1.0
+_EPIPOLAR_PX = 1.5
 _LEAST_SHARE = 0.5
 _LEAST_FITTED = 16
+# The variance of an aligned position grows with 1 - correlation; this is added to it.
+_CORRELATION_NOISE = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +64,11 @@ class Agreement:
     agreeing: Sequence[Bool]
 
 
+def match_weights(confidence: Float32, correlation: Float32) -> Float32:
+    """Return how much refined matches (M,) count: more if they are sure and look alike."""
+    return np.asarray(confidence / (1 + _CORRELATION_NOISE - correlation), np.float32)
+
+
 def agree(keypoints: Mapping[str, Keypoints], matched: Sequence[RefinedPair]) -> Agreement:
     """Find the one position of every keypoint, and the matches that agree with it.
 
@@ -71,7 +78,8 @@ def agree(keypoints: Mapping[str, Keypoints], matched: Sequence[RefinedPair]) ->
     counts = [len(one) for one in keypoints.values()]
     image = np.repeat(np.arange(len(counts)), counts)
     # Refined matches come first, whatever their weight.
-    kept = unambiguous_matches(edges.one, edges.other, image, edges.weights + edges.is_refined)
+    rank = edges.weights + (edges.weights.max(initial=0.0) + 1) * edges.is_refined
+    kept = unambiguous_matches(edges.one, edges.other, image, rank)
     moved = _displacements(edges, edges.weights * (kept & edges.is_refined), _sigmas(keypoints))
     gap = np.linalg.norm(moved[edges.other] - edges.asked(moved), axis=1)
     agreeing = kept & edges.is_refined & (gap <= _AGREEMENT_PX * edges.pixel)

@@ -25,15 +25,25 @@ from matchserve.vision.products import multiply
 
 # Coarse, then fine. docs/research/match-quality.md says how they were chosen.
 _WINDOWS = (Window.of(12.0, 15, 5), Window.of(6.0, 19, 3))
+# The last window of large keypoints, and how far it may move the point, in sigmas as capped.
+_CAPPED_WINDOW = Window.of(6.0, 19, 4)
+_MAX_CAPPED_SHIFT = 3.0
+_LARGEST_CAP_FACTOR = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class RefineOptions:
-    """When an alignment is accepted: least correlation, farthest shift in sigmas of image 1."""
+    """When an alignment is accepted: least correlation, farthest shift in sigmas of image 1.
+
+    With `capped_sigma`, in pixels of the working image, the points of larger keypoints are aligned
+    once more in the window of a keypoint of that size: the samples of a large window are too far
+    apart for a precise position.
+    """
 
     min_correlation: float = 0.8
     max_shift_sigma: float = 4.0
     max_stretch: float = 3.0
+    capped_sigma: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,19 +76,56 @@ def refine(
     warp = np.tile(np.eye(2, 3, dtype=np.float32), (count, 1, 1))
     correlation = np.zeros(count, np.float32)
     for window in _WINDOWS:
-        level0, level1 = _levels(frames, window.step)
-        template = Template.of(frames[0].sample(window, None, level0), window)
-        warp, correlation = align(
-            template, functools.partial(frames[1].sample, window, level=level1), warp
-        )
-    linear = warp[:, :, :2]
+        warp, correlation = _aligned(frames, window, warp)
     shift = np.hypot(warp[:, 0, 2], warp[:, 1, 2])
-    longest, shortest = stretch(linear)
-    limit = options.max_stretch
-    accepted = (correlation >= options.min_correlation) & (shift <= options.max_shift_sigma)
-    accepted &= (longest < limit) & (shortest > 1 / limit) & (determinant(linear) > 0)
+    accepted = (shift <= options.max_shift_sigma) & _is_plausible(warp, correlation, options)
+    if options.capped_sigma is not None:
+        warp, correlation = _align_capped(frames, warp, correlation, accepted, options)
     warp = np.where(accepted[:, None, None], warp, np.eye(2, 3, dtype=np.float32))
     return _in_pixels(images, keypoints, frames, warp, (correlation, shift, accepted))
+
+
+def _is_plausible(warp: Float32, correlation: Float32, options: RefineOptions) -> Bool:
+    """Return whether the windows look alike and are not distorted too much."""
+    linear = warp[:, :, :2]
+    longest, shortest = stretch(linear)
+    limit = options.max_stretch
+    is_whole = (longest < limit) & (shortest > 1 / limit) & (determinant(linear) > 0)
+    return np.asarray(is_whole & (correlation >= options.min_correlation))
+
+
+def _align_capped(
+    frames: tuple[_Frames, _Frames],
+    warp: Float32,
+    correlation: Float32,
+    accepted: Bool,
+    options: RefineOptions,
+) -> tuple[Float32, Float32]:
+    """Align accepted matches of large keypoints in a smaller window, where that succeeds."""
+    smaller = np.minimum(frames[0].sigma, frames[1].sigma)
+    factor = np.asarray((options.capped_sigma or np.inf) / smaller, np.float32)
+    rows = np.flatnonzero(accepted & (factor < _LARGEST_CAP_FACTOR))
+    factor = factor[rows, None]
+    start = warp[rows].copy()
+    start[:, :, 2] /= factor
+    capped = (frames[0].scaled(rows, factor), frames[1].scaled(rows, factor))
+    found, similar = _aligned(capped, _CAPPED_WINDOW, start)
+    step = np.linalg.norm(found[:, :, 2] - start[:, :, 2], axis=1)
+    is_better = (step <= _MAX_CAPPED_SHIFT) & _is_plausible(found, similar, options)
+    found[:, :, 2] *= factor
+    warp, correlation = warp.copy(), correlation.copy()
+    warp[rows[is_better]] = found[is_better]
+    correlation[rows[is_better]] = similar[is_better]
+    return warp, correlation
+
+
+def _aligned(
+    frames: tuple[_Frames, _Frames], window: Window, warp: Float32
+) -> tuple[Float32, Float32]:
+    """Align one window of all matches, from `warp`; return the warps and their correlation."""
+    level0, level1 = _levels(frames, window.step)
+    template = Template.of(frames[0].sample(window, None, level0), window)
+    return align(template, functools.partial(frames[1].sample, window, level=level1), warp)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +143,11 @@ class _Frames:
         cosine, sine = sigma * np.cos(keypoints.angle), sigma * np.sin(keypoints.angle)
         axes = np.stack([cosine, -sine, sine, cosine], axis=1).reshape(-1, 2, 2)
         return cls(_pyramid(image), image.to_working(keypoints.xy).astype(np.float32), axes, sigma)
+
+    def scaled(self, rows: NDArray[np.intp], factor: Float32) -> _Frames:
+        """Return some of the frames, with sigma multiplied by `factor` (M, 1)."""
+        axes = self.axes[rows] * factor[:, :, None]
+        return _Frames(self.pyramid, self.centre[rows], axes, self.sigma[rows] * factor[:, 0])
 
     def sample(self, window: Window, warp: Float32 | None, level: NDArray[np.intp]) -> Float32:
         """Grey values (M, P) of the windows, moved by `warp` (M, 2, 3)."""

@@ -253,7 +253,9 @@ async function enter() {
     const { collections, limits } = await getJson("/info");
     $("no-collections").hidden = collections;
     $("collection-controls").disabled = !collections;
-    $("job-keypoints").max = limits.max_keypoints;
+    const keypoints = $("job-keypoints");
+    keypoints.max = limits.max_keypoints;
+    keypoints.value = Math.min(keypoints.value, limits.max_keypoints);
     if (!collections) return;
     const jobs = await refreshJobs();
     if (!job && jobs.length) await openJob(jobs[0].id);

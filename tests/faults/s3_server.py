@@ -5,19 +5,26 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+SLOW_S = 1.0
+
 
 class Bucket:
-    """The objects, and what is wrong with the next requests: a status, or "cut" in half."""
+    """The objects, and what is wrong with the next requests.
+
+    A fault is a status, "cut" for no response at all, "half" for a response that ends in the
+    middle, or "slow" for one that comes late.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.faults: list[int | str] = []
-        self.always: int | None = None
+        self.always: int | str | None = None
         self.lock = threading.Lock()
 
     def fault(self) -> int | str | None:
@@ -29,18 +36,31 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     _bucket: Bucket
 
-    def _answer(self, status: int, body: bytes = b"", *, is_head: bool = False) -> None:
-        self.send_response(status)
+    def _answer(
+        self, status: int, body: bytes = b"", *, is_head: bool = False, is_half: bool = False
+    ) -> None:
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        tag = hashlib.sha256(body).hexdigest()[:16]
+        if asked and status == 200:
+            first, last = int(asked[1]), min(int(asked[2] or len(body)), len(body) - 1)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(body)}")
+            body = body[first : last + 1]
+        else:
+            self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+        self.send_header("ETag", f'"{tag}"')
         self.send_header("Last-Modified", "Wed, 18 Nov 2026 00:00:00 GMT")
         self.end_headers()
         if not is_head:
-            self.wfile.write(body)
+            self.wfile.write(body[: len(body) // 2] if is_half else body)
+        self.close_connection = self.close_connection or is_half
 
     def _serve(self, method: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         fault = self._bucket.fault()
+        if fault == "slow":
+            time.sleep(SLOW_S)
         if isinstance(fault, int):
             self._answer(fault)
         elif fault == "cut":
@@ -51,7 +71,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path not in self._bucket.objects:
             self._answer(404)
         else:
-            self._answer(200, self._bucket.objects[self.path], is_head=method == "HEAD")
+            data, is_half = self._bucket.objects[self.path], fault == "half"
+            self._answer(200, data, is_head=method == "HEAD", is_half=is_half)
 
     def do_PUT(self) -> None:
         self._serve("PUT")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -98,6 +99,32 @@ def test_a_damaged_object_is_made_again(
     assert stored(bucket) == expected
 
 
+def test_objects_that_arrive_in_halves_or_late_are_read_again(
+    bucket: Bucket, images: Path, expected: dict[str, bytes]
+) -> None:
+    list(collection("s3://photos/flight", images).match("exhaustive", workers=1))
+    before = dict(bucket.objects)
+    opened = Collection.open("s3://photos/flight")
+    for faults in (["half"], ["slow"], [503, "half"]):
+        bucket.faults = [*faults]
+        assert len(list(opened.results())) == 6
+        assert not bucket.faults
+    assert bucket.objects == before  # nothing was taken for damaged and removed
+    assert stored(bucket) == expected
+
+
+def test_objects_that_never_arrive_whole_are_an_error(
+    bucket: Bucket, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "MAX_RETRIES", 1)
+    list(collection("s3://photos/flight", images).match("exhaustive", workers=1))
+    before = dict(bucket.objects)
+    bucket.always = "half"
+    with pytest.raises(StorageUnavailable, match="s3://photos/flight/matches/"):
+        list(Collection.open("s3://photos/flight").results())
+    assert bucket.objects == before
+
+
 def test_a_store_that_stays_away_is_an_error_and_the_run_continues_later(
     bucket: Bucket, images: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +210,49 @@ def test_a_killed_scheduler_is_an_error_and_the_run_continues_without_it(
         assert caught.value.exit_code == 75
     list(collection(place, images).match("exhaustive", workers=1))
     assert contents(place) == expected
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_a_new_scheduler(
+    tmp_path: Path, images: Path, expected: dict[str, bytes]
+) -> None:
+    place = tmp_path / "work"
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    with dask(tmp_path / "first", 1) as (address, processes):
+        steps = collection(place, images).match("exhaustive", dask=address)
+        while next(steps).done != 1:
+            pass
+        os.kill(processes[0].pid, signal.SIGKILL)
+        with pytest.raises(CapacityError, match="scheduler"):
+            list(steps)
+    again = collection(place, images)
+    with dask(tmp_path / "second", 1) as (address, _):
+        list(again.match("exhaustive", dask=address))
+    assert contents(place) == expected
+    assert again.counts.described < 4  # what was finished is not made again
+
+
+@pytest.mark.slow
+def test_two_drivers_on_one_cluster(
+    tmp_path: Path, images: Path, expected: dict[str, bytes]
+) -> None:
+    """They share the features, so an image is described twice only if both begin at once."""
+    store = tmp_path / "features"
+    runs = [
+        Collection(tmp_path / name, images=images, model="rootsift", options=OPTIONS, store=store)
+        for name in ("one", "two")
+    ]
+    with dask(tmp_path, 2) as (address, _), ThreadPoolExecutor(2) as drivers:
+        list(drivers.map(lambda run: list(run.match("exhaustive", dask=address)), runs))
+    features = {name for name in expected if name.startswith("features/")}
+    assert {str(path.relative_to(tmp_path)) for path in store.glob("*/*.npz")} == features
+    for run in runs:
+        for name, data in expected.items():
+            place = tmp_path if name in features else run.workspace.root
+            assert (place / name).read_bytes() == data
+        assert run.counts.refused == 0
+    assert 4 <= sum(run.counts.described for run in runs) <= 8
 
 
 @pytest.mark.slow

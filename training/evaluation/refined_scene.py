@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from matchserve import defaults
 from matchserve.clock import Call
 from matchserve.collections.collection import DEFAULT_OPTIONS
+from matchserve.collections.refining import REFINE_OPTIONS
 from matchserve.matcher import Matcher
 from matchserve.types import Features, Image
-from matchserve.vision.consistency import RefinedPair, agree
+from matchserve.vision.consistency import RefinedPair, agree, match_weights
 from matchserve.vision.matching import MatchOptions
 from matchserve.vision.refine import refine
 from training.data.parallel import progress
@@ -52,8 +53,8 @@ def match_scene(model: Model, images: ImageSet, options: Options, rule: SfmOptio
         model=model.stamp,
         confidence=confidence_stamp(model),
         data=images.digest,
-        rule=repr(DEFAULT_OPTIONS),
-        version=2,
+        rule=repr((DEFAULT_OPTIONS, REFINE_OPTIONS)),
+        version=3,
         code=matching_code(),
         **options.protocol("max_keypoints", "ratio", "selection"),
     )
@@ -117,8 +118,10 @@ def _refined_pair(
     found = matcher.match_features(one, other, rule, Call(threads=lambda: threads))
     kept = found.matches[found.verification.inliers]
     rows = kept.pairs
-    points = refine(images, (one.keypoints[rows[:, 0]], other.keypoints[rows[:, 1]]))
-    weights = np.ones(len(rows), np.float32) if kept.confidence is None else kept.confidence
+    matched = (one.keypoints[rows[:, 0]], other.keypoints[rows[:, 1]])
+    points = refine(images, matched, REFINE_OPTIONS)
+    confidence = np.ones(len(rows), np.float32) if kept.confidence is None else kept.confidence
+    weights = match_weights(confidence, points.correlation)
     return RefinedPair(
         names, rows, points.xy1, points.affine, points.is_refined, weights, images[1].pixel
     )

@@ -165,7 +165,7 @@ def _pipeline_stamp(model: Model, options: Options) -> dict[str, str]:
     """Return what identifies the default pipeline; nothing for raw matches, as it always was."""
     if options.pipeline == "raw":
         return {}
-    return {"pipeline": f"{options.pipeline} 3", "confidence": confidence_stamp(model)}
+    return {"pipeline": f"{options.pipeline} 4", "confidence": confidence_stamp(model)}
 
 
 def _map_scene(

@@ -241,9 +241,18 @@ def test_wrong_arguments(matched: Collection, tmp_path: Path) -> None:
         run(Collection(tmp_path / "x", images=tmp_path / "nothing"))
 
 
-def test_images_without_pairs(tmp_path: Path) -> None:
+def test_a_folder_without_images_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    collection = Collection(tmp_path / "w", images=tmp_path / "empty", model="sift")
+    (tmp_path / "empty" / "notes.txt").write_text("no image")
+    with pytest.raises(MissingInput, match="no images in"):
+        run(Collection(tmp_path / "w", images=tmp_path / "empty", model="sift"))
+    assert not (tmp_path / "w").exists()
+
+
+def test_an_image_without_pairs(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (photos / "0000.png").rename(tmp_path / "one" / "0000.png")
+    collection = Collection(tmp_path / "w", images=tmp_path / "one", model="sift")
     run(collection)
     assert list(collection.results()) == []
     assert collection.pairs().shape == (0, 6)

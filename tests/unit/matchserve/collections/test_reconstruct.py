@@ -140,4 +140,5 @@ def test_the_command_line(photos: Path, tmp_path: Path) -> None:
     again = cli("collection", "match", photos, "-o", out, "--json", *options)
     assert again.returncode == 65
     assert b"1 refused (1 unsupported_format)" in again.stderr
+    assert b"not used: 'bad.jpg': unsupported_format" in again.stderr
     assert orjson.loads(again.stderr.splitlines()[0])["stage"] == "describe"

@@ -49,7 +49,7 @@ def test_refined_keypoints_are_nearer_to_the_truth(matched: Collection, tmp_path
 
 def test_refining_again_does_nothing(matched: Collection) -> None:
     list(matched.refine(workers=1))
-    shard = next(matched.workspace.root.glob("matches/*.refined-2.npz"))
+    shard = next(matched.workspace.root.glob("matches/*.refined-3.npz"))
     before = shard.stat().st_mtime_ns
     (step,) = matched.refine(workers=1)
     assert step.done == step.total == 15
@@ -58,7 +58,7 @@ def test_refining_again_does_nothing(matched: Collection) -> None:
 
 def test_damaged_refined_points_are_made_again(matched: Collection) -> None:
     list(matched.refine(workers=1))
-    path = next(matched.workspace.root.glob("matches/*.refined-2.npz"))
+    path = next(matched.workspace.root.glob("matches/*.refined-3.npz"))
     data = path.read_bytes()
     path.write_bytes(data[:-100])
     with pytest.raises(StorageDamaged, match="run the same command again"):

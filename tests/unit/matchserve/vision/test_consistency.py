@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from matchserve.types import Float32, Keypoints
-from matchserve.vision.consistency import RefinedPair, agree
+from matchserve.vision.consistency import RefinedPair, agree, match_weights
 
 COUNT = 50
 
@@ -162,3 +163,23 @@ def test_matches_far_from_their_epipolar_lines_do_not_agree() -> None:
         ("a", "b"), rows, right.astype(np.float32), maps, ones.astype(np.bool_), ones
     )
     np.testing.assert_array_equal(agree(keypoints, [pair]).agreeing[0], np.arange(200) >= 2)
+
+
+def test_matches_that_look_alike_count_more() -> None:
+    weights = match_weights(np.array([0.9, 0.9, 0.3], np.float32), np.array([0.99, 0.9, 0.99]))
+    assert weights[0] > 3 * weights[1]
+    assert weights[0] == pytest.approx(3 * weights[2], rel=1e-5)
+
+
+def test_a_refined_match_outweighs_a_contradicting_one_that_is_not() -> None:
+    """Weights of refined matches may be large; one that was not refined never wins."""
+    keypoints = {"a": _keypoints(np.zeros((1, 2)), 2.0), "b": _keypoints(np.zeros((2, 2)), 2.0)}
+    pair = RefinedPair(
+        ("a", "b"),
+        np.array([[0, 0], [0, 1]], np.int32),
+        np.zeros((2, 2), np.float32),
+        np.tile(np.eye(2, dtype=np.float32), (2, 1, 1)),
+        np.array([True, False]),
+        np.array([0.1, 40.0], np.float32),
+    )
+    np.testing.assert_array_equal(agree(keypoints, [pair]).agreeing[0], [True, False])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from matchserve.types import Float64, Image, Keypoints, UInt8
 from matchserve.vision.decode import from_array
@@ -59,6 +62,39 @@ def test_affine_map_is_found_to_a_tenth_of_a_pixel(
     assert np.median(error[found.is_refined]) < 0.1
     affine_error = np.abs(found.affine[found.is_refined] - linear).max(axis=(1, 2))
     assert np.median(affine_error) < 0.05
+
+
+def test_points_of_large_keypoints_are_aligned_in_a_smaller_window(grey_photograph: UInt8) -> None:
+    """A bent surface is flat only in a small window."""
+    rows, columns = grey_photograph.shape
+    x, y = np.meshgrid(np.arange(columns, dtype=np.float32), np.arange(rows, dtype=np.float32))
+
+    def bent(values: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(values + 6 * np.sin(values / 12))
+
+    # Pixel x of the warped image shows `bent(x)` of the photograph.
+    warped = cv2.remap(grey_photograph, bent(x).astype(np.float32), y, cv2.INTER_CUBIC)
+    truth = _textured_points(grey_photograph)
+    xy0 = np.column_stack([bent(truth[:, 0]), truth[:, 1]])
+    inside = (xy0[:, 0] > 60) & (xy0[:, 0] < columns - 60)
+    images = (from_array(grey_photograph), from_array(np.asarray(warped, np.uint8)))
+    keypoints = (_keypoints(xy0[inside], 8.0), _keypoints(truth[inside], 8.0))
+    error = {}
+    for cap in (None, 1.6):
+        found = refine(images, keypoints, RefineOptions(capped_sigma=cap))
+        gap = np.linalg.norm(found.xy1 - truth[inside], axis=1)
+        error[cap] = np.median(gap[found.is_refined])
+    assert error[1.6] < 0.5 * error[None]
+
+
+def test_a_cap_above_all_keypoints_changes_nothing(grey_photograph: UInt8) -> None:
+    xy0 = _textured_points(grey_photograph)
+    image = from_array(grey_photograph)
+    pair = (_keypoints(xy0), _keypoints(xy0 + 0.6))
+    plain, capped = (
+        refine((image, image), pair, RefineOptions(capped_sigma=cap)) for cap in (None, 3.0)
+    )
+    np.testing.assert_array_equal(plain.xy1, capped.xy1)
 
 
 def test_gain_and_offset_change_nothing(grey_photograph: UInt8) -> None:
