@@ -192,8 +192,6 @@ def check_features(features: tuple[Features, ...], card: ModelCard, settings: Se
             )
         if min(side.size) < 1 or max(side.size) > settings.max_side:
             raise InvalidParameter(f"image_size is not in 1..{settings.max_side}")
-        if not np.isfinite(side.keypoints.xy).all():
-            raise InvalidParameter("keypoints must be finite")
 
 
 def _features_of(parsed: MatchJson, card_of: CardOf) -> FeaturesRequest:
