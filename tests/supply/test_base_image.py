@@ -55,7 +55,7 @@ def test_an_image_without_a_digest_is_said(
 
 
 def test_a_release_refuses_an_image_that_is_not_pinned() -> None:
-    release = (base_image.ROOT / ".github" / "workflows" / "release.yml").read_text()
+    release = (base_image.DOCKERFILE.parent / ".github" / "workflows" / "release.yml").read_text()
     steps = [line.strip() for line in release.splitlines() if "run:" in line]
     checks = [number for number, step in enumerate(steps) if "base_image --check" in step]
     builds = [number for number, step in enumerate(steps) if "docker build" in step]

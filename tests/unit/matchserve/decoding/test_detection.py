@@ -125,7 +125,7 @@ def test_the_deadline_is_checked_before_each_tile() -> None:
     """A checkerboard takes seconds in all: its slot must not be held for so long."""
     board = np.kron(np.indices((90, 120)).sum(0) % 2, np.ones((12, 12))) * 255
     image = Image(board.astype(np.uint8), (1440, 1080))
-    calls = []
+    calls: list[int] = []
 
     class Passing(Deadline):
         def check(self) -> None:
