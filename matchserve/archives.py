@@ -6,6 +6,7 @@ import io
 import struct
 import zipfile
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ MAX_ARRAYS = 32
 # A member's entry in the directory: 46 bytes, a name, and extra fields of some writers.
 _MAX_DIRECTORY_BYTES = 512 * MAX_ARRAYS
 _END_BYTES, _LOCATOR_BYTES = 22, 20
+
+ARCHIVE_ERRORS: tuple[type[Exception], ...] = (
+    *(ValueError, TypeError, KeyError, OSError, EOFError, NotImplementedError, RuntimeError),
+    *(struct.error, zlib.error, zipfile.BadZipFile, MemoryError, SyntaxError),
+)
+"""What zlib, zipfile and NumPy raise for damaged archives and arrays."""
 
 
 def read_npz(data: bytes, max_bytes: int) -> dict[str, NDArray[Any]]:
@@ -38,15 +45,36 @@ def read_npz(data: bytes, max_bytes: int) -> dict[str, NDArray[Any]]:
                 value=unpacked,
             )
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            return members_of(arrays)
     except (InvalidParameter, PayloadTooLarge):
         raise
-    except (
-        *(ValueError, TypeError, KeyError, OSError, EOFError, NotImplementedError, RuntimeError),
-        *(struct.error, zlib.error, zipfile.BadZipFile, MemoryError, SyntaxError),
-    ) as error:
-        # zlib, zipfile and NumPy each raise errors of their own for damaged archives.
+    except ARCHIVE_ERRORS as error:
         raise InvalidParameter("not an npz archive of plain arrays") from error
+
+
+def members_of(arrays: Any) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an open archive by name.
+
+    Raises:
+        ValueError: a member is not an array; NumPy returns its bytes.
+    """
+    found = {name: arrays[name] for name in arrays.files}
+    if not all(isinstance(value, np.ndarray) for value in found.values()):
+        raise ValueError("a member of the archive is not an array")
+    return found
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """Return the array of an npy file.
+
+    Raises:
+        InvalidParameter: the file cannot be read, or is not a complete npy file of plain values.
+    """
+    try:
+        with path.open("rb") as file:
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+    except ARCHIVE_ERRORS as error:
+        raise InvalidParameter(f"{path}: not a complete .npy file: {error}") from error
 
 
 def _check_directory(data: bytes) -> None:

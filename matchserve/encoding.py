@@ -22,6 +22,9 @@ from matchserve.types import Features, Keypoints, MatchResult, is_unit_length
 COORDINATES = "pixel_center_0"
 MAX_FEATURES_BYTES = 1 << 30
 """Maximum size of the arrays of described images in a file."""
+MAX_COORDINATE = 1e7
+"""Maximum absolute value, in pixels, of coordinates and scales of features from outside."""
+MAX_MODEL_NAME, MAX_FINGERPRINT = 256, 128
 _DIGITS = 3
 
 
@@ -212,7 +215,8 @@ def features_from_fields(fields: dict[str, Any]) -> Features:
         descriptors = np.asarray(fields["descriptors"])
         size = _size(fields["image_size"])
         working = _size(fields["working_size"]) if "working_size" in fields else None
-        model, fingerprint = str(fields["model"]), str(fields.get("fingerprint", ""))
+        model = _short_text(fields["model"], "model", MAX_MODEL_NAME)
+        fingerprint = _short_text(fields.get("fingerprint", ""), "fingerprint", MAX_FINGERPRINT)
         truncated = bool(fields.get("truncated", False))
         ones = np.ones(len(xy), np.float32)
         keypoints = Keypoints(
@@ -229,12 +233,37 @@ def features_from_fields(fields: dict[str, Any]) -> Features:
         raise InvalidParameter("descriptors must be finite floats, or packed bits as uint8")
     if descriptors.dtype != np.uint8 and descriptors.ndim == 2 and not is_unit_length(descriptors):
         raise InvalidParameter("float descriptors must be rows of length one")
+    _check_keypoints(keypoints)
     return Features(keypoints, descriptors, model, size, fingerprint, working, truncated)
+
+
+def _check_keypoints(keypoints: Keypoints) -> None:
+    """Refuse values that no detector returns and that overflow when matches are judged."""
+    if not (np.abs(keypoints.xy) <= MAX_COORDINATE).all():
+        raise InvalidParameter(f"keypoints must be finite, at most {MAX_COORDINATE:g} pixels away")
+    if not ((keypoints.sigma > 0) & (keypoints.sigma <= MAX_COORDINATE)).all():
+        raise InvalidParameter(f"scales must be positive, and at most {MAX_COORDINATE:g} pixels")
+    if not (np.isfinite(keypoints.angle).all() and np.isfinite(keypoints.score).all()):
+        raise InvalidParameter("orientations and scores must be finite")
+
+
+def _short_text(value: Any, name: str, max_length: int) -> str:
+    """Return a value as text; a store counts the bytes of arrays only."""
+    text = str(value)
+    if len(text) > max_length:
+        raise InvalidParameter(
+            f"{name} has {len(text)} characters, at most {max_length} are allowed",
+            limit=max_length,
+            value=len(text),
+        )
+    return text
 
 
 def _size(values: Any) -> tuple[int, int]:
     """Return two values as a size (width, height)."""
     width, height = (int(v) for v in np.asarray(values).ravel())
+    if min(width, height) < 1:
+        raise ValueError(f"{width}x{height} is not the size of an image")
     return width, height
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.archives import ARCHIVE_ERRORS, members_of
 from matchserve.errors import StorageDamaged, StorageFull
 from matchserve.files import open_whole
 from matchserve.objects import ObjectPath, Place
@@ -75,15 +76,19 @@ def unseal(data: bytes, name: object) -> dict[str, NDArray[Any]]:
     """Decode what `seal` returned; `name` is for the error message.
 
     Raises:
-        StorageDamaged: the bytes are cut off or changed.
+        StorageDamaged: the bytes are cut off or changed, or no such archive: a checksum can be made
+            for any bytes, e.g. for 4 MB that unpack to gigabytes.
     """
     body, comment = data[: -2 - _COMMENT_BYTES], data[-_COMMENT_BYTES:]
     if hashlib.sha256(body).hexdigest().encode() != comment:
         raise StorageDamaged(f"{name} is damaged: its checksum does not fit")
     try:
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            if sum(member.file_size for member in packed.infolist()) > len(data):
+                raise StorageDamaged(f"{name} is compressed, which no such file is")
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            return members_of(archive)
+    except ARCHIVE_ERRORS as error:
         raise StorageDamaged(f"{name} is not an archive of arrays") from error
 
 

@@ -1,4 +1,7 @@
-"""Pin the base image of the Dockerfile by its digest (`make pin-base-image`, needs Docker)."""
+"""Pin the base image of the Dockerfile by its digest (`make pin-base-image`, needs Docker).
+
+`python -m supply.base_image --check` needs no Docker: it fails if there is no digest.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,23 @@ def current_digest(tag: str) -> str:
     return done.stdout.strip()
 
 
+def is_pinned(text: str) -> bool:
+    """Return whether the base image of a Dockerfile has a digest."""
+    found = _ARGUMENT.search(text)
+    return found is not None and found["digest"] is not None
+
+
+def check(path: Path = DOCKERFILE) -> int:
+    """Say whether the base image is pinned; return 1, an exit code, if it is not."""
+    if is_pinned(path.read_text(encoding="utf-8")):
+        return 0
+    sys.stderr.write(
+        f"{path.name}: the base image has no digest, so a build takes the present image of its "
+        "tag; run `make pin-base-image` where Docker can reach the registry\n"
+    )
+    return 1
+
+
 def main(path: Path = DOCKERFILE) -> None:
     """Write the present digest of the base image to the Dockerfile."""
     text = path.read_text(encoding="utf-8")
@@ -49,4 +69,6 @@ def main(path: Path = DOCKERFILE) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(check())
     main()

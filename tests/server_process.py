@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
-START_S = 60.0
+START_S = 120.0
 
 
 def free_port() -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from starlette.requests import Request
 
+from matchserve.api.addresses import network_of
 from matchserve.api.errors import RateLimited, Unauthorized
 
 # The most recent clients are remembered; one that was forgotten starts with a full bucket.
@@ -106,7 +107,7 @@ class Access:
             Unauthorized: a key is needed, and the request has no valid one.
             RateLimited: there are too many requests, or too many wrong keys.
         """
-        address = request.client.host.encode() if request.client else b""
+        address = _address(request)
         if self._keys.is_empty:
             self._rate.take(address)
             return
@@ -120,9 +121,13 @@ class Access:
             return "public"
         return hashlib.sha256(b"owner:" + _sent_key(request)).hexdigest()[:32]
 
+    def client(self, request: Request) -> str:
+        """Return a name for whoever sends a checked request: its owner, or its address."""
+        return _address(request).decode() if self._keys.is_empty else self.owner(request)
+
     def charge(self, request: Request, count: int) -> None:
         """Count `count` more requests, even beyond the limit: later ones wait until it is paid."""
-        address = request.client.host.encode() if request.client else b""
+        address = _address(request)
         self._rate.charge(address if self._keys.is_empty else _sent_key(request), count)
 
     def _check_key(self, address: bytes, key: bytes) -> None:
@@ -138,6 +143,11 @@ class Access:
         self._known.move_to_end(known)
         if len(self._known) > MAX_BUCKETS:
             self._known.popitem(last=False)
+
+
+def _address(request: Request) -> bytes:
+    """Return the address of the client as a key of limits."""
+    return network_of(request.client.host if request.client else "").encode()
 
 
 def _sent_key(request: Request) -> bytes:

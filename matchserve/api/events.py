@@ -7,15 +7,19 @@ comes back reads them from there, and nothing is kept for it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import contextlib
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
-from matchserve.errors import Overloaded
+from matchserve.errors import MatchServeError, Overloaded
 from matchserve.jobs.table import FINISHED, Event
 
 MAX_READERS = 256
 """Maximum number of open streams in one process."""
+
+MAX_READERS_PER_CLIENT = 32
+"""Maximum number of open streams of one client, so that it cannot have them all."""
 
 POLL_S = 0.5
 KEEP_ALIVE_S = 10.0
@@ -36,6 +40,11 @@ class _Topic:
     polling: asyncio.Task[None] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def is_finished(self, after: int) -> bool:
+        """Return whether no event will follow number `after`, which is the reader's word."""
+        last = self.recent[-1] if self.recent else None
+        return last is not None and last.kind in FINISHED and last.seq <= after
+
 
 class EventFeed:
     """Used on the event loop only."""
@@ -43,25 +52,33 @@ class EventFeed:
     def __init__(self, read: ReadEvents, is_closing: Callable[[], bool]) -> None:
         self._read, self._is_closing = read, is_closing
         self._topics: dict[str, _Topic] = {}
-        self.readers = 0
+        self._clients: Counter[str] = Counter()
 
-    def check_room(self) -> None:
+    @property
+    def readers(self) -> int:
+        """Number of open streams."""
+        return self._clients.total()
+
+    def check_room(self, client: str) -> None:
         """Refuse a reader too many.
 
         Raises:
-            Overloaded: there are as many streams as there may be.
+            Overloaded: there are as many streams as there may be, in all or of this client.
         """
-        if self.readers >= MAX_READERS:
-            raise Overloaded(
-                "too many event streams are open", limit=MAX_READERS, value=self.readers + 1,
-                retry_after_s=5,
-            )  # fmt: skip
+        for count, limit in (
+            (self.readers, MAX_READERS),
+            (self._clients[client], MAX_READERS_PER_CLIENT),
+        ):
+            if count >= limit:
+                raise Overloaded(
+                    "too many event streams are open", limit=limit, value=count + 1, retry_after_s=5
+                )
 
-    async def stream(self, job: str, after: int) -> AsyncIterator[bytes]:
+    async def stream(self, job: str, after: int, client: str) -> AsyncIterator[bytes]:
         """Yield the events of a job after number `after`, until it is finished."""
         topic = self._topics.setdefault(job, _Topic())
         topic.readers += 1
-        self.readers += 1
+        self._clients[client] += 1
         if topic.polling is None:
             topic.polling = asyncio.create_task(self._poll(job, topic))
         try:
@@ -74,11 +91,14 @@ class EventFeed:
                     yield as_text(event)
                     if event.kind in FINISHED:
                         return
+                if not events and topic.is_finished(after):
+                    return
                 if not events and not await _happens(changed, KEEP_ALIVE_S):
                     yield b": alive\n\n"
         finally:
             topic.readers -= 1
-            self.readers -= 1
+            self._clients[client] -= 1
+            self._clients += Counter()  # forget clients without a stream
             if not topic.readers:
                 topic.polling.cancel()
                 self._topics.pop(job, None)
@@ -93,7 +113,9 @@ class EventFeed:
         """Look for new events, and wake up the readers; also when the service shuts down."""
         while True:
             after = topic.recent[-1].seq if topic.recent else 0
-            events = await self._read(job, after)
+            events: list[Event] = []
+            with contextlib.suppress(MatchServeError):  # a reader that asks itself reports it
+                events = await self._read(job, after)
             topic.recent.extend(events)
             if events or self._is_closing():
                 waiting, topic.changed = topic.changed, asyncio.Event()

@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from matchserve.api.addresses import network_of
+
 # Each piece of a body costs the event loop about 30 us, whatever its size.
 FREE_PIECES = 256
 """Number of pieces of a body that may be small."""
@@ -98,9 +100,9 @@ class BoundedProtocol(H11Protocol):
         super().connection_made(transport)
         host = self.client[0] if self.client else ""
         if host and not self.limits.is_trusted(host):
-            self._address = host
-            self._open[host] += 1
-            if self._open[host] > self.limits.per_address:
+            self._address = network_of(host)
+            self._open[self._address] += 1
+            if self._open[self._address] > self.limits.per_address:
                 transport.abort()
                 return
         self._arm_receive(self.limits.receive_s)

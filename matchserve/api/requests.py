@@ -192,8 +192,6 @@ def check_features(features: tuple[Features, ...], card: ModelCard, settings: Se
             )
         if min(side.size) < 1 or max(side.size) > settings.max_side:
             raise InvalidParameter(f"image_size is not in 1..{settings.max_side}")
-        if not np.isfinite(side.keypoints.xy).all():
-            raise InvalidParameter("keypoints must be finite")
 
 
 def _features_of(parsed: MatchJson, card_of: CardOf) -> FeaturesRequest:
@@ -304,7 +302,7 @@ def image_megapixels(image: bytes, fields: DetectFields, settings: Settings) -> 
     Raises:
         ImageError: the image cannot be used, or decoding it would take too much memory.
     """
-    (width, height), decoding = _decoding(image, settings)
+    (width, height), decoding = decoding_megapixels(image, settings)
     side = fields.options(settings).max_side
     scale = min(1.0, side / max(width, height)) if side else 1.0
     return max(width * height * scale * scale / 1e6, decoding)
@@ -312,11 +310,15 @@ def image_megapixels(image: bytes, fields: DetectFields, settings: Settings) -> 
 
 def _mask_megapixels(mask: bytes, settings: Settings) -> float:
     """Return the megapixels that decoding a mask counts for."""
-    return _decoding(mask, settings)[1] if mask else 0.0
+    return decoding_megapixels(mask, settings)[1] if mask else 0.0
 
 
-def _decoding(image: bytes, settings: Settings) -> tuple[tuple[int, int], float]:
-    """Return the size of an image, and the megapixels that decoding it counts for."""
+def decoding_megapixels(image: bytes, settings: Settings) -> tuple[tuple[int, int], float]:
+    """Return the size of an image, and the megapixels that decoding it counts for.
+
+    Raises:
+        ImageError: the image cannot be used, or decoding it would take too much memory.
+    """
     name, size = inspect(image, formats=FORMATS, limits=settings.limits())
     needed, limit = decoding_bytes(image, name, size), settings.max_decode_bytes
     if needed > limit:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from matchserve.api import openapi
 from matchserve.api.body import media_type, received
 from matchserve.api.errors import MissingImage
-from matchserve.api.requests import FORMATS
+from matchserve.api.requests import decoding_megapixels
 from matchserve.api.routes import check_access, service_of
 from matchserve.encoding import to_json
 from matchserve.errors import CollectionsDisabled
@@ -25,7 +25,6 @@ from matchserve.jobs.names import (
 )
 from matchserve.jobs.service import JobService
 from matchserve.jobs.uploads import CollectionInfo
-from matchserve.vision.pixels import inspect
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "application/octet-stream")
 
@@ -185,7 +184,7 @@ async def upload_image(
 
     def store(data: bytes) -> bool:
         # Only the header is read here; pixels are decoded by the processes of jobs.
-        inspect(data, formats=FORMATS, limits=settings.limits())
+        decoding_megapixels(data, settings)
         return jobs.uploads.put(owner, name, image, data, replace=replace)
 
     limit = min(settings.max_image_bytes, settings.max_body_bytes)

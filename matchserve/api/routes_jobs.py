@@ -174,11 +174,11 @@ async def events(
 ) -> Response:
     """Stream the events of a job, those that happened before included."""
     await _job(request, job)
-    feed = service_of(request).events
-    feed.check_room()
+    feed, client = service_of(request).events, service_of(request).access.client(request)
+    feed.check_room(client)
     # A proxy that collects the response would hold back every event.
     headers = {"X-Accel-Buffering": "no"}
-    return StreamingResponse(feed.stream(job, last_event_id), 200, headers, _EVENTS)
+    return StreamingResponse(feed.stream(job, last_event_id, client), 200, headers, _EVENTS)
 
 
 @router.get(

@@ -16,6 +16,7 @@ from matchserve.api.image_extras import (
     SingleExtrasJson,
 )
 from matchserve.api.strict import FEATURES_ID, Base64, Column, Point, Row, Rows, Strict
+from matchserve.encoding import MAX_FINGERPRINT, MAX_MODEL_NAME
 from matchserve.limits import MAX_VIEWS, MIN_WORKING_SIDE
 from matchserve.options import Options, ViewsChoice
 from matchserve.pipeline.judging import JudgeOptions
@@ -209,10 +210,13 @@ class MatchFields(PairFields, PairExtras):
 class FeaturesJson(Strict):
     """A described image, as POST /v1/features returns it."""
 
-    model: Annotated[str, Field(max_length=256)]
+    model: Annotated[str, Field(max_length=MAX_MODEL_NAME)]
     fingerprint: Annotated[
         str,
-        Field(max_length=128, description="Identifies the model file that made the descriptors."),
+        Field(
+            max_length=MAX_FINGERPRINT,
+            description="Identifies the model file that made the descriptors.",
+        ),
     ] = ""
     image_size: Annotated[list[int], Field(min_length=2, max_length=2)]
     keypoints: Annotated[list[Point], Rows]

@@ -11,7 +11,7 @@ import numpy as np
 from matchserve import defaults
 from matchserve.collections.store import FeatureStore
 from matchserve.collections.work import Setup, load_features
-from matchserve.errors import ModelMismatch, StorageDamaged
+from matchserve.errors import ModelCorrupt, ModelMismatch, StorageDamaged
 from matchserve.models.card import ModelCard
 from matchserve.models.registry import model_directory
 from matchserve.objects import Place
@@ -112,9 +112,11 @@ def _is_codebook_of(path: Path, card: ModelCard) -> bool:
     if not path.is_file():
         return False
     try:
-        read_codebook(path, card.fingerprint)
+        codebook = read_codebook(path, card.fingerprint)
     except ModelMismatch:
         return False
+    if codebook.words.shape[1] != card.dim:
+        raise ModelCorrupt(f"{path}: words of {codebook.words.shape[1]}, descriptors of {card.dim}")
     return True
 
 

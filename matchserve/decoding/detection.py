@@ -39,9 +39,16 @@ _COLUMNS = 5  # x, y, sigma, angle and score
 def detect_here(
     deadline: Deadline, image: Image, options: DetectOptions, mask: Mask | None
 ) -> Keypoints:
-    """Find keypoints in this process; the deadline is checked once, before."""
+    """Find keypoints in this process; the deadline is checked before each tile.
+
+    A checkerboard of the default working size has so many keypoints that all tiles take 4 seconds.
+
+    Raises:
+        DeadlineExceeded: the keypoints were not found in time.
+        ClientDeparted: the client closed the connection.
+    """
     deadline.check()
-    return detect(image, options, mask)
+    return detect(image, options, mask, deadline.check)
 
 
 def detect_killable(

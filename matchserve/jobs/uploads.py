@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import sqlite3
@@ -134,7 +135,9 @@ class Uploads:
             )
             if not found.rowcount:
                 raise UnknownImage("there is no image of that name")
-            (self.folder(owner, name) / "images" / image).unlink(missing_ok=True)
+            images = self.folder(owner, name) / "images"
+            (images / image).unlink(missing_ok=True)
+            _remove_empty_folders((images / image).parent, images)
 
     def remove(self, owner: str, name: str) -> None:
         """Remove a collection with all its images and matches.
@@ -175,6 +178,14 @@ def _check(value: int, limit: int, what: str) -> None:
     if value > limit:
         raise QuotaExceeded(f"{value} {what}, at most {limit} are allowed",
                             limit=limit, value=value)  # fmt: skip
+
+
+def _remove_empty_folders(folder: Path, root: Path) -> None:
+    """Remove the folders of a removed image: they are in no quota, and their names are taken."""
+    with contextlib.suppress(OSError):  # not empty
+        while folder != root:
+            folder.rmdir()
+            folder = folder.parent
 
 
 def _write(path: Path, data: bytes) -> None:

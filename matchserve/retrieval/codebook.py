@@ -90,8 +90,11 @@ def read_codebook(path: Place, fingerprint: str) -> Codebook:
             str(arrays["fingerprint"]),
             str(arrays["trained_on"]),
         )
-    except (StorageDamaged, KeyError) as error:
+    except (StorageDamaged, KeyError, TypeError, ValueError) as error:
         raise ModelCorrupt(f"{path} is not a codebook, or is damaged") from error
+    words = codebook.words
+    if words.ndim != 2 or not words.size or not np.isfinite(words).all():
+        raise ModelCorrupt(f"{path} is not a codebook: its words are not finite rows")
     if codebook.fingerprint != fingerprint:
         raise ModelMismatch(
             f"{path} is the codebook of model {codebook.fingerprint}, not {fingerprint}"

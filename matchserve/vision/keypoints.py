@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -23,6 +23,9 @@ from matchserve.vision.selection import (
     repeatability_scores,
 )
 from matchserve.vision.tiles import keypoint_rows
+
+Check = Callable[[], None]
+"""Called before each part of the search; it raises an error if the search must end."""
 
 # A keypoint is dropped as flat if the standard deviation around it, in grey levels, is below this;
 # it is measured in a square of this side, in sigmas (the support of SIFT).
@@ -82,8 +85,15 @@ class Region(Protocol):
         ...
 
 
+def _go_on() -> None:
+    """Let every search go on."""
+
+
 def detect(
-    image: Image, options: DetectOptions | None = None, mask: Region | None = None
+    image: Image,
+    options: DetectOptions | None = None,
+    mask: Region | None = None,
+    check: Check = _go_on,
 ) -> Keypoints:
     """Find DoG keypoints, those of the highest score first, in pixels of the image as sent.
 
@@ -99,7 +109,7 @@ def detect(
             return np.ones(len(rows), np.bool_)
         return mask.allows(image.to_sent(rows[:, :2]), image.size)
 
-    rows = _chosen(image.grey, options, is_allowed)
+    rows = _chosen(image.grey, options, is_allowed, check)
     scale = math.sqrt(float(np.prod(image.scale_xy)))
     xy = image.to_sent(rows[:, :2]).astype(np.float32)
     sigma, angle, score = rows[:, 2:].astype(np.float32).T
@@ -121,14 +131,16 @@ def to_opencv(keypoints: Keypoints, image: Image) -> list[cv2.KeyPoint]:
     ]
 
 
-def _chosen(grey: UInt8, options: DetectOptions, is_allowed: Callable[[Float64], Bool]) -> Float64:
+def _chosen(
+    grey: UInt8, options: DetectOptions, is_allowed: Callable[[Float64], Bool], check: Check
+) -> Float64:
     """Return the rows of the keypoints that `selection` prefers, best first."""
     if options.selection == "contrast":
-        rows = _strongest(grey, options, options.max_keypoints, is_allowed)
+        rows = _strongest(grey, options, options.max_keypoints, is_allowed, check)
         gives_way = np.zeros(len(rows), np.bool_)
     else:
         wanted = candidate_count(options.max_keypoints)
-        rows = _strongest(grey, options, wanted, is_allowed)
+        rows = _strongest(grey, options, wanted, is_allowed, check)
         rows[:, 4] = repeatability_scores(rows)
         gives_way = ~is_best_nearby(rows, grey.shape)
     order = np.lexsort((rows[:, 3], rows[:, 2], rows[:, 0], rows[:, 1], -rows[:, 4], gives_way))
@@ -136,7 +148,11 @@ def _chosen(grey: UInt8, options: DetectOptions, is_allowed: Callable[[Float64],
 
 
 def _strongest(
-    grey: UInt8, options: DetectOptions, wanted: int, is_allowed: Callable[[Float64], Bool]
+    grey: UInt8,
+    options: DetectOptions,
+    wanted: int,
+    is_allowed: Callable[[Float64], Bool],
+    check: Check = _go_on,
 ) -> Float64:
     """Return rows of at least the `wanted` strongest keypoints, or of all if fewer exist.
 
@@ -146,11 +162,11 @@ def _strongest(
     estimate = _estimate_threshold(grey, wanted)
     for threshold in (estimate, estimate / 2):
         if threshold > options.contrast_threshold:
-            rows = _dog(grey, threshold, options)
+            rows = _dog(grey, threshold, options, check)
             rows = rows[is_allowed(rows)]
             if len(rows) >= wanted:
                 return rows
-    rows = _dog(grey, options.contrast_threshold, options)
+    rows = _dog(grey, options.contrast_threshold, options, check)
     return np.asarray(rows[is_allowed(rows)])
 
 
@@ -191,7 +207,7 @@ def _fine_differences(grey: UInt8) -> list[NDArray[np.float32]]:
     return [after - before for before, after in pairwise(blurred)]
 
 
-def _dog(grey: UInt8, contrast_threshold: float, options: DetectOptions) -> Float64:
+def _dog(grey: UInt8, contrast_threshold: float, options: DetectOptions, check: Check) -> Float64:
     """Return the rows of all keypoints that are not in flat regions."""
     # Without enable_precise_upscale every keypoint is shifted by a quarter of a pixel.
     detector = cv2.SIFT.create(
@@ -200,7 +216,12 @@ def _dog(grey: UInt8, contrast_threshold: float, options: DetectOptions) -> Floa
         edgeThreshold=options.edge_threshold,
         enable_precise_upscale=True,
     )
-    rows = keypoint_rows(grey, detector.detect)
+
+    def search(part: UInt8) -> Sequence[cv2.KeyPoint]:
+        check()
+        return detector.detect(part, None)
+
+    rows = keypoint_rows(grey, search)
     if options.upright:
         rows[:, 3] = 0.0
         rows = np.unique(rows, axis=0)

@@ -223,10 +223,10 @@ def test_one_address_has_a_limited_number_of_connections(tmp_path: Path) -> None
 def test_a_forwarded_address_counts_only_from_a_trusted_proxy(tmp_path: Path) -> None:
     limited = {"requests_per_s": 0.001, "request_burst": 2, "default_model": "rootsift"}
 
-    def statuses(server: ServerProcess) -> list[int]:
+    def statuses(server: ServerProcess, address: str = "10.0.0.{}") -> list[int]:
         return [
             httpx.get(
-                f"{server.url}/v1/models", headers={"X-Forwarded-For": f"10.0.0.{n}"}
+                f"{server.url}/v1/models", headers={"X-Forwarded-For": address.format(n)}
             ).status_code
             for n in range(4)
         ]
@@ -235,3 +235,6 @@ def test_a_forwarded_address_counts_only_from_a_trusted_proxy(tmp_path: Path) ->
         assert statuses(server) == [200, 200, 429, 429]
     with running_server(tmp_path, trusted_proxies="127.0.0.0/8", **limited) as server:
         assert statuses(server) == [200, 200, 200, 200]
+        # One client has all addresses of an IPv6 network.
+        assert statuses(server, "2001:db8:0:1::{}") == [200, 200, 429, 429]
+        assert statuses(server, "2001:db8:0:1{}::1") == [200, 200, 200, 200]

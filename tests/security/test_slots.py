@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from matchserve.types import Image
 from matchserve.vision.keypoints import DetectOptions, detect
 from tests.conftest import encoded
 from tests.in_process import served
-from tests.patience import allowed_s, wait_until
+from tests.patience import allowed_s, is_exact, wait_until
 from tests.security import corpus
 from tests.server_process import running_server
 
@@ -62,6 +65,26 @@ def test_a_slot_is_free_one_second_after_the_deadline() -> None:
         assert service.decoders.kills >= 2
         # Starting threads and sending the images takes a moment, too.
         assert min(free_after) <= 1 + allowed_s(1.5, max(1.0, ordinary_match_s(client)), 20)
+
+
+def test_an_image_of_many_keypoints_gives_its_slot_back_at_the_deadline() -> None:
+    """A checkerboard is searched for 4 CPU-seconds, in tiles between which the search can end."""
+    board = np.kron(np.indices((180, 240)).sum(0) % 2, np.ones((8, 8))).astype(np.uint8) * 255
+    start = time.monotonic()
+    detect(Image(board, (1920, 1440)), DetectOptions())
+    deadline_s = (time.monotonic() - start) / 2  # in the middle of the search
+    files = {"image0": encoded(board), "image1": encoded(board)}
+    used = []
+    with served(default_model="rootsift", deadline_s=deadline_s, cache_bytes=0) as (
+        client,
+        service,
+    ):
+        for _ in range(3):
+            assert client.post("/v1/match", files=files).status_code == 504
+            before = time.process_time()  # how long it takes depends on other work on the machine
+            wait_until(lambda: not service.admission.running)
+            used.append(time.process_time() - before)
+    assert max(used) <= 1
 
 
 @pytest.mark.slow
@@ -113,6 +136,20 @@ def test_readyz_says_when_every_slot_is_stuck(tmp_path: Path) -> None:
 
 
 UPLOADS_PER_S = 8
+CUT_OFF = 0
+"""In place of a status: the service closed the connection of an upload."""
+
+
+def share_of_a_core() -> float:
+    """Return how much of a core one thread gets beside the other work on this machine.
+
+    Uploads are fewer in proportion: those that fill an idle machine to a third would fill a busy
+    one several times over, and no service can serve anybody then.
+    """
+    start, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - start < 1:
+        pass
+    return min(1.0, (time.thread_time() - used) / (time.perf_counter() - start))
 
 
 @pytest.mark.slow
@@ -124,6 +161,8 @@ def test_hostile_uploads_leave_honest_requests_served(
               "exif.png", "photoshop.jpg", "frames.webp", "text-bomb.png", "junk.jpg")]  # fmt: skip
     with running_server(tmp_path, default_model="rootsift", cache_bytes=0) as server:
         honest = {"image0": encoded(generate((640, 480), seed=1)), "image1": GOOD}
+        bodies = [corpus.form("image0", data, other=GOOD) for data in images]
+        rate = UPLOADS_PER_S * (1.0 if is_exact() else share_of_a_core())
 
         def timed() -> tuple[int, float]:
             start = time.perf_counter()
@@ -142,13 +181,21 @@ def test_hostile_uploads_leave_honest_requests_served(
         stop = threading.Event()
 
         def upload(number: int) -> int:
-            files = {"image0": images[number % len(images)], "image1": GOOD}
-            return httpx.post(f"{server.url}/v1/match", files=files, timeout=60).status_code
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            headers = {"Content-Type": corpus.FORM}
+            with contextlib.closing(connection):
+                with contextlib.suppress(ConnectionError):  # refused before its end
+                    connection.request("POST", "/v1/match", bodies[number % len(bodies)], headers)
+                try:
+                    return connection.getresponse().status
+                except (OSError, http.client.HTTPException):
+                    return CUT_OFF
 
         def attack(pool: ThreadPoolExecutor) -> list[Future[int]]:
             """Send at a fixed rate, whether earlier uploads were answered or not."""
             sent: list[Future[int]] = []
-            while not stop.wait(1 / UPLOADS_PER_S):
+            start = time.monotonic()
+            while not stop.wait(max(0.0, start + len(sent) / rate - time.monotonic())):
                 sent.append(pool.submit(upload, len(sent)))
             return sent
 
@@ -158,17 +205,19 @@ def test_hostile_uploads_leave_honest_requests_served(
             statuses, times = measure(SECONDS)
             stop.set()
             uploads = attacker.result()
-            rate = len(uploads) / (time.monotonic() - start)
+            sent_per_s = len(uploads) / (time.monotonic() - start)
             answers = [one.result() for one in uploads]
-    assert rate >= 0.9 * UPLOADS_PER_S
-    # Answered (some of them decode within the limits), refused, or given up; never a failure.
-    assert set(answers) <= {200, 400, 413, 415, 422, 429, 503, 504}
+        assert "Traceback" not in server.log()
+    assert sent_per_s >= 0.9 * rate
+    # Answered (some of them decode within the limits), refused, cut off at the deadline of
+    # receiving, or given up; never a failure.
+    assert set(answers) <= {CUT_OFF, 200, 400, 413, 415, 422, 429, 503, 504}
     ratio = float(np.percentile(times, 99) / np.percentile(quiet, 99))
     with capsys.disabled():
         print(  # noqa: T201
-            f"\n{rate:.1f} hostile uploads a second: {len(times)} honest requests, "
-            f"p99 {ratio:.2f} of the "
-            f"quiet machine, {statuses.count(429)} refused with 429"
+            f"\n{sent_per_s:.1f} hostile uploads a second: {len(times)} honest requests, "
+            f"p99 {ratio:.2f} of the quiet part, {statuses.count(429)} refused with 429; uploads: "
+            f"{dict(Counter(answers))}"
         )
     assert set(statuses) <= {200, 429}
     assert statuses.count(200) >= 0.9 * len(statuses)

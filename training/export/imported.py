@@ -8,6 +8,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from matchserve.archives import read_npz
+from matchserve.errors import MatchServeError
 from matchserve.models.card import ModelCard
 from matchserve.types import PatchSpec, UInt8
 from training.errors import CheckpointError, DataError, ExportRefused
@@ -23,6 +25,9 @@ from training.runs.recipe import Recipe
 # Authors' code standardises patches of 0..1 with an epsilon that is visible in flat patches.
 GOLDEN_TOLERANCE = 2e-3
 _SAMPLES = 256
+
+MAX_EXPECTED_BYTES = 1 << 30
+"""Maximum size of the arrays that an imported network is compared with."""
 
 
 def import_model(
@@ -68,9 +73,9 @@ def check_golden(trained: Trained, golden: Path) -> None:
         ExportRefused: the descriptors differ.
     """
     try:
-        with np.load(golden, allow_pickle=False) as arrays:
-            patches, expected = arrays["patches"], arrays["descriptors"]
-    except (OSError, ValueError, KeyError) as error:
+        arrays = read_npz(golden.read_bytes(), MAX_EXPECTED_BYTES)
+        patches, expected = arrays["patches"], arrays["descriptors"]
+    except (OSError, KeyError, MatchServeError) as error:
         raise DataError(f"{golden}: expected an .npz of patches and descriptors") from error
     patches = np.asarray(patches, np.uint8).reshape(-1, 1, PATCH_SIZE, PATCH_SIZE)
     expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from matchserve.archives import read_npy
 from matchserve.errors import InvalidParameter
 from matchserve.types import PatchSpec, UInt8
 from training.errors import ExportRefused
@@ -56,8 +57,8 @@ class Trained:
         net = build_network(recipe.network, spec.size)
         load_network_weights(net, run_dir)
         try:
-            samples = np.load(run_dir / SAMPLES_FILE, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            samples = read_npy(run_dir / SAMPLES_FILE)
+        except InvalidParameter as error:
             raise ExportRefused(
                 f"{run_dir / SAMPLES_FILE}: missing or damaged; the check of the export needs it"
             ) from error

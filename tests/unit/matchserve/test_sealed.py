@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -50,3 +52,29 @@ def test_objects_are_refused() -> None:
     np.savez(buffer, a=np.zeros(2))
     with pytest.raises(StorageDamaged):
         unseal(buffer.getvalue(), "an npz without a checksum")
+
+
+def sealed_archive(content: bytes) -> bytes:
+    """Return a compressed archive with a checksum that fits, as anybody can make it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", content)
+    body = buffer.getvalue()[:-2]
+    return body + (64).to_bytes(2, "little") + hashlib.sha256(body).hexdigest().encode()
+
+
+def test_a_checksum_does_not_make_a_bomb_good() -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (25_000_000,)}
+    )
+    data = sealed_archive(header.getvalue() + bytes(100_000_000))
+    assert len(data) < 200_000
+    with pytest.raises(StorageDamaged, match="compressed"):
+        unseal(data, "bomb")
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 100, b"\x93NUMPY\x01\x00\xff\xff"])
+def test_a_checksum_does_not_make_junk_an_array(content: bytes) -> None:
+    with pytest.raises(StorageDamaged):
+        unseal(sealed_archive(content * 50), "junk")

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from matchserve.archives import read_npy
+from matchserve.errors import InvalidParameter
 from matchserve.files import write_whole
 from matchserve.types import Bool, UInt8
 from training.data.store.reader import Int64, PatchStore
@@ -78,9 +80,9 @@ def read_official_pairs(store: PatchStore) -> PatchPairs | None:
     if not path.is_file() or len(store) != len(store.class_scenes):
         return None
     try:
-        rows = np.load(path, allow_pickle=False)
+        rows = read_npy(path)
         left, right, is_match = rows.T.astype(np.int64, casting="safe")
-    except (OSError, ValueError, TypeError) as error:
+    except (InvalidParameter, ValueError, TypeError) as error:
         raise DataError(f"{path}: not a list of pairs: {error}") from error
     if len(rows) and not 0 <= rows[:, :2].min() <= rows[:, :2].max() < store.patch_count:
         raise DataError(f"{path}: names a patch that the store does not have")

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve.archives import ARCHIVE_ERRORS
 from matchserve.errors import InvalidParameter
 from matchserve.types import Float32, Int32, PatchSpec, UInt8
 from training.data.store.blocks import BlockChecksums
@@ -225,10 +226,10 @@ def _read_array(
 ) -> NDArray[Any]:
     path = directory / name
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise DataError(f"{path}: missing") from error
-    except (OSError, ValueError, EOFError) as error:
+    except ARCHIVE_ERRORS as error:
         raise DataError(f"{path}: expected a complete .npy array, {error}") from error
     fits = len(array.shape) == len(shape) and all(
         want is None or want == have for want, have in zip(shape, array.shape, strict=True)

@@ -20,14 +20,15 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 class Transport(asyncio.Transport):
     """Holds what is written as unsent until the test says that the client reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "10.0.0.1") -> None:
         super().__init__()
+        self.address = address
         self.unsent = 0
         self.is_closed = False
         self.aborted = asyncio.Event()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("10.0.0.1", 1) if name == "peername" else default
+        return (self.address, 1) if name == "peername" else default
 
     def write(self, data: Any) -> None:
         self.unsent += len(data)
@@ -136,5 +137,29 @@ def test_a_request_that_has_begun_behind_another_has_a_timer(rest: bytes) -> Non
         idle.data_received(rest)
         assert has_timer(idle)
         idle.connection_lost(None)
+
+    asyncio.run(body())
+
+
+def test_addresses_of_an_ipv6_network_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that has 2^64 addresses would have as many connections as it likes."""
+    monkeypatch.setattr(BoundedProtocol, "limits", ConnectionLimits(per_address=2))
+
+    async def body() -> None:
+        config = uvicorn.Config(app, log_config=None, lifespan="off")
+
+        def connected(address: str) -> tuple[BoundedProtocol, Transport]:
+            connection, transport = BoundedProtocol(config, ServerState(), {}), Transport(address)
+            connection.connection_made(transport)
+            return connection, transport
+
+        near = [connected(f"2001:db8::{number}") for number in range(4)]
+        assert [transport.is_closed for _, transport in near] == [False, False, True, True]
+        _, far = connected("2001:db8:0:1::1")
+        assert not far.is_closed
+        for connection, _ in near:
+            connection.connection_lost(None)
+        assert BoundedProtocol._open == {"2001:db8:0:1::/64": 1}
+        assert not connected("2001:db8::9")[1].is_closed
 
     asyncio.run(body())

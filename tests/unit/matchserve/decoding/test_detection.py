@@ -119,3 +119,22 @@ def test_an_image_of_the_working_size_needs_no_process(
     assert len(detection.detect_killable(Deadline(120), reduced, DetectOptions(), None)) > 0
     with pytest.raises(DeadlineExceeded):
         detection.detect_killable(Deadline(0), reduced, DetectOptions(), None)
+
+
+def test_the_deadline_is_checked_before_each_tile() -> None:
+    """A checkerboard takes seconds in all: its slot must not be held for so long."""
+    board = np.kron(np.indices((90, 120)).sum(0) % 2, np.ones((12, 12))) * 255
+    image = Image(board.astype(np.uint8), (1440, 1080))
+    calls: list[int] = []
+
+    class Passing(Deadline):
+        def check(self) -> None:
+            calls.append(len(calls))
+            if len(calls) == 3:
+                raise DeadlineExceeded("over")
+
+    with pytest.raises(DeadlineExceeded):
+        detection.detect_here(Passing(60), image, DetectOptions(), None)
+    assert len(calls) == 3
+    detection.detect_here(Passing(60), image, DetectOptions(), None)
+    assert len(calls) > 3 + 4

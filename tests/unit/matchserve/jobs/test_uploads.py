@@ -49,6 +49,19 @@ def test_images_are_stored_once(uploads: Uploads) -> None:
         uploads.remove_image("me", "a", "x/1.jpg")
 
 
+def test_a_removed_image_leaves_no_folders(uploads: Uploads) -> None:
+    """Folders are in no quota: whoever uploads and removes would fill the disk with them."""
+    uploads.create("me", "a")
+    uploads.put("me", "a", "x.jpg/y/z/1.jpg", b"one", replace=False)
+    uploads.put("me", "a", "x.jpg/2.jpg", b"two", replace=False)
+    uploads.remove_image("me", "a", "x.jpg/y/z/1.jpg")
+    images = uploads.folder("me", "a") / "images"
+    assert sorted(p.name for p in images.rglob("*")) == ["2.jpg", "x.jpg"]
+    uploads.remove_image("me", "a", "x.jpg/2.jpg")
+    assert list(images.iterdir()) == []
+    assert uploads.put("me", "a", "x.jpg", b"three", replace=False)
+
+
 def test_a_name_cannot_be_a_file_and_a_folder(uploads: Uploads) -> None:
     uploads.create("me", "a")
     uploads.put("me", "a", "x.jpg", b"one", replace=False)

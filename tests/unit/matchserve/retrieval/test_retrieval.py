@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from matchserve import defaults
+from matchserve.collections.words import _is_codebook_of
 from matchserve.errors import ModelCorrupt, ModelMismatch
 from matchserve.models.card import read_card
 from matchserve.models.registry import shipped_models_dir
@@ -20,6 +21,7 @@ from matchserve.retrieval.codebook import (
     write_codebook,
 )
 from matchserve.retrieval.lists import InvertedLists
+from matchserve.sealed import write_sealed
 
 Rows = np.ndarray
 
@@ -43,6 +45,30 @@ def test_codebooks_are_read_as_written(codebook: Codebook, tmp_path: Path) -> No
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ModelCorrupt, match=r"words\.npz"):
         read_codebook(path, "f")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        np.array(["a", "b"]),
+        np.full((4, 8), np.nan, np.float32),
+        np.ones(8, np.float32),
+        np.ones((0, 8), np.float32),
+    ],
+    ids=["text", "not numbers", "one row", "none"],
+)
+def test_words_that_are_none_are_refused(tmp_path: Path, words: np.ndarray) -> None:
+    arrays = {"words": words, "fingerprint": np.array("f"), "trained_on": np.array("")}
+    write_sealed(tmp_path / WORDS_FILE, arrays)
+    with pytest.raises(ModelCorrupt, match=r"words\.npz"):
+        read_codebook(tmp_path / WORDS_FILE, "f")
+
+
+def test_words_of_other_descriptors_are_refused(tmp_path: Path) -> None:
+    card = read_card(shipped_models_dir() / defaults.MODEL)
+    write_codebook(tmp_path / WORDS_FILE, Codebook(np.ones((4, 8), np.float32), card.fingerprint))
+    with pytest.raises(ModelCorrupt, match="words of 8"):
+        _is_codebook_of(tmp_path / WORDS_FILE, card)
 
 
 def test_training_is_repeatable_and_needs_descriptors() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Any
 
 import cv2
 import numpy as np
@@ -80,9 +81,9 @@ def test_a_raised_threshold_loses_no_strong_keypoint(
     thresholds = []
     dog = module._dog
 
-    def recorded(grey: UInt8, threshold: float, options: DetectOptions) -> Float64:
+    def recorded(grey: UInt8, threshold: float, *rest: Any) -> Float64:
         thresholds.append(threshold)
-        return dog(grey, threshold, options)
+        return dog(grey, threshold, *rest)
 
     monkeypatch.setattr(module, "_dog", recorded)
     quick = detect(from_array(grey), options)

@@ -167,9 +167,10 @@ def test_export_refuses_a_file_that_disagrees(
 
 def test_export_needs_samples(tmp_path: Path) -> None:
     run = train(new_run(tmp_path, run={"steps": 1}))
-    (run / "samples.npy").write_bytes(b"junk")
-    with pytest.raises(ExportRefused, match=r"samples\.npy"):
-        export(run, tmp_path / "m")
+    for damaged in (b"junk", b"", b"PK\x03\x04junk"):
+        (run / "samples.npy").write_bytes(damaged)
+        with pytest.raises(ExportRefused, match=r"samples\.npy"):
+            export(run, tmp_path / "m")
 
 
 def test_quantise_keeps_the_contract() -> None:

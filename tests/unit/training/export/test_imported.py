@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from matchserve.models.onnx_model import OnnxDescriptor
-from training.errors import CheckpointError, ExportRefused
+from training.errors import CheckpointError, DataError, ExportRefused
 from training.export.cards import CardText
 from training.export.imported import import_model
 from training.networks.layouts import build_published, read_published
@@ -205,3 +205,9 @@ def test_a_golden_forward_must_agree(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", patches=patches(), descriptors=expected(HardNet(), patches()))
     with pytest.raises(ExportRefused, match=r"g\.npz: the network differs"):
         import_model(tmp_path / "w.pth", "hardnet", tmp_path / "m", TEXT, golden=tmp_path / "g.npz")
+    for damaged in (b"", b"PK\x03\x04junk"):
+        (tmp_path / "g.npz").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"g\.npz"):
+            import_model(
+                tmp_path / "w.pth", "hardnet", tmp_path / "m", TEXT, golden=tmp_path / "g.npz"
+            )

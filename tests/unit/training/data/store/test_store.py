@@ -143,7 +143,7 @@ def test_missing_or_cut_file_is_named(tmp_path: Path, name: str) -> None:
     write(tmp_path / "s", [2, 2], ["a", "b"])
     path = tmp_path / "s" / name
     whole = path.read_bytes()
-    for damaged in (None, b"", whole[:40], whole[:-3]):
+    for damaged in (None, b"", whole[:40], whole[:-3], b"PK\x03\x04" + whole):
         path.unlink(missing_ok=True)
         if damaged is not None:
             path.write_bytes(damaged)
