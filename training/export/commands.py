@@ -58,9 +58,9 @@ def export(
     domain_size: Annotated[
         list[float] | None,
         typer.Option(
-            help="Also describe a patch this many times as wide, and average the descriptors. Can "
-            "be repeated.",
-            min=1,
+            help="Also describe a patch this many times as wide as the trained one, and average "
+            "the descriptors. Can be repeated.",
+            min=0.5,
             max=2,
         ),
     ] = None,

@@ -25,7 +25,7 @@ from training.networks.published import DOMAIN_ENTRY, network_of
 def export_domains(
     source: Path, out: Path, domain_sizes: Sequence[float], text: CardText | None = None
 ) -> tuple[ModelCard, Parity]:
-    """Write the model directory `out`: the model `source`, averaged over wider domains as well.
+    """Write the model directory `out`: the model `source`, averaged over these domains as well.
 
     The card stays, with the texts that are given, but without what was measured on `source`.
 

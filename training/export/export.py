@@ -32,8 +32,8 @@ def export(
 ) -> tuple[ModelCard, Parity]:
     """Write the model directory `out` from a run.
 
-    For each of `domain_sizes` the model also describes a patch that many times as wide around each
-    keypoint, and averages the descriptors.
+    For each of `domain_sizes` the model also describes a patch that many times as wide as the
+    trained one around each keypoint, and averages the descriptors.
 
     Raises:
         ExportRefused: `out` exists or is not a legal model name, a domain size is not possible,

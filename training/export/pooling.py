@@ -2,8 +2,8 @@
 
 The scale of a detected keypoint is uncertain. A descriptor that is averaged over patches of several
 sizes depends less on it, for any network and without training. The model takes the largest patch.
-The network describes its middle, which is the patch that it was trained on, and every wider domain
-reduced to the same size.
+The network describes its middle, which is the patch that it was trained on, and every other domain
+resampled to the same size.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from training.networks.published import DOMAIN_ENTRY, DOMAINS_ENTRY
 
 
 class Domains(nn.Module):
-    """Makes patches of `sides[0]` samples from one of `sides[-1]`: its middle, and wider ones.
+    """Makes a patch of `sides[0]` samples from each of the domains `sides` of a larger patch.
 
-    The middle `sides[i]` samples, reduced, are row `i` of each group of `len(sides)` rows.
+    The middle `sides[i]` samples, resampled, are row `i` of each group of `len(sides)` rows.
     """
 
     def __init__(self, sides: Sequence[int]) -> None:
@@ -37,14 +37,14 @@ class Domains(nn.Module):
             rows = functional.interpolate(
                 every_sample, (self.sides[0], side), mode="bilinear", antialias=True
             )
-            self.register_buffer(_reduction(side), rows[0, 0], persistent=False)
+            self.register_buffer(_resampling(side), rows[0, 0], persistent=False)
 
     def forward(self, patches: Tensor) -> Tensor:
         """Return (K N, 1, inner, inner) of (N, 1, outer, outer) for K domain sizes."""
         parts = [middle(patches, self.sides[0])]
         for side in self.sides[1:]:
-            reduction = self.get_buffer(_reduction(side))
-            parts.append(reduction @ middle(patches, side) @ reduction.T)
+            resampling = self.get_buffer(_resampling(side))
+            parts.append(resampling @ middle(patches, side) @ resampling.T)
         return torch.cat(parts, 1).reshape(-1, 1, self.sides[0], self.sides[0])
 
 
@@ -61,37 +61,36 @@ def mean_of_domains(rows: Tensor, count: int) -> Tensor:
 
 
 def wider(spec: PatchSpec, ratio: float) -> PatchSpec:
-    """Return the crop about `ratio` times as large as `spec`, with `spec` exactly in its middle."""
+    """Return the crop about `ratio` times as large as `spec`, with the same centre and step."""
     side = spec.size + 2 * round(spec.size * (ratio - 1) / 2)
     return replace(spec, size=side, magnification=spec.magnification * side / spec.size)
 
 
 def domains_of(spec: PatchSpec, ratios: Sequence[float]) -> tuple[PatchSpec, tuple[int, ...]]:
-    """Return the crop with the widest domain, and the sides of all domains in samples.
+    """Return the crop with the widest domain, and the sides of all domains in samples, own first.
 
     Raises:
-        ExportRefused: the crop is not legal, or a ratio does not enlarge the domain before it.
+        ExportRefused: the crop is not legal, or two domains would have the same side.
     """
-    sides, widest = [spec.size], spec
+    crops = [spec]
     for ratio in sorted(ratios):
         try:
-            widest = wider(spec, ratio)
+            crops.append(wider(spec, ratio))
         except InvalidParameter as error:
             raise ExportRefused(f"a domain size of {ratio:g} is not possible: {error}") from error
-        if widest.size <= sides[-1]:
+        if crops[-1].size in [crop.size for crop in crops[:-1]]:
             raise ExportRefused(
-                f"a domain size of {ratio:g} does not enlarge the patch of {sides[-1]} samples"
+                f"a domain size of {ratio:g} gives {crops[-1].size} samples, as another one does"
             )
-        sides.append(widest.size)
-    return widest, tuple(sides)
+    return max(crops, key=lambda crop: crop.size), tuple(crop.size for crop in crops)
 
 
 def domain_entries(sides: Sequence[int]) -> dict[str, Any]:
     """Return what the card's recipe says of these domain sizes."""
-    ratios = [side / sides[0] for side in sides[1:]]
-    several = {DOMAINS_ENTRY: ratios} if len(ratios) > 1 else {}
-    return {DOMAIN_ENTRY: ratios[-1], **several}
+    ratios = [side / sides[0] for side in sides]
+    several = {DOMAINS_ENTRY: sorted(ratios)} if len(ratios) > 2 else {}
+    return {DOMAIN_ENTRY: max(ratios), **several}
 
 
-def _reduction(side: int) -> str:
-    return f"reduction{side}"
+def _resampling(side: int) -> str:
+    return f"resampling{side}"

@@ -72,7 +72,7 @@ class Trained:
         return reference(self.net, patches)
 
     def pooled(self, ratios: Sequence[float]) -> Trained:
-        """Return this network with wider domains, each about one of `ratios` times as large.
+        """Return this network with further domains, each about one of `ratios` times as large.
 
         Raises:
             ExportRefused: the descriptors are bits, which have no mean, or the crop is not legal.

@@ -18,7 +18,7 @@ from training.networks.folding import unfolded
 from training.networks.layers import DescriptorNet
 
 # Entries of a card's recipe, if the model averages several domain sizes: the largest as a multiple
-# of the trained one, and all wider ones if there are more than one.
+# of the trained one, and all of them, the trained one too, if there are more than two.
 DOMAIN_ENTRY, DOMAINS_ENTRY = "domain_size", "domain_sizes"
 
 

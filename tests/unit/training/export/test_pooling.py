@@ -62,6 +62,14 @@ def test_each_domain_shows_the_middle_of_the_next() -> None:
     torch.testing.assert_close(shown[[2, 5]], Domains((32, 64))(patches)[1::2])
 
 
+def test_a_narrower_domain_is_the_middle_enlarged() -> None:
+    ramp = torch.arange(64.0).expand(1, 1, 64, 64)
+    shown = Domains((64, 32))(ramp)
+    torch.testing.assert_close(shown[0], ramp[0])
+    across = 16 + (torch.arange(64.0) + 0.5) / 2 - 0.5
+    torch.testing.assert_close(shown[1, 0, 5, 2:-2], across[2:-2], rtol=0, atol=1e-4)
+
+
 def test_the_mean_is_of_neighbours() -> None:
     rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [4.0, 0.0]])
     assert mean_of_domains(rows, 2).tolist() == [[0.5, 0.5], [3.0, 1.0]]
@@ -120,12 +128,12 @@ def test_training_starts_from_a_pooled_model(models: tuple[Path, Path], tmp_path
 def test_a_model_directory_gives_what_its_run_gives(
     run_dir: Path, models: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    of_run, _ = export(run_dir, tmp_path / "run", domain_sizes=[2.0, RATIO])
-    of_model, parity = export_domains(models[0], tmp_path / "model", [RATIO, 2.0])
+    of_run, _ = export(run_dir, tmp_path / "run", domain_sizes=[2.0, 0.75, RATIO])
+    of_model, parity = export_domains(models[0], tmp_path / "model", [RATIO, 2.0, 0.75])
     assert of_model.patch == of_run.patch == wider(read_card(models[0]).patch, 2.0)
     assert of_model.recipe == of_run.recipe
     assert of_model.recipe["domain_size"] == 2.0
-    assert of_model.recipe["domain_sizes"] == [RATIO, 2.0]
+    assert of_model.recipe["domain_sizes"] == [0.75, 1.0, RATIO, 2.0]
     assert parity.patches > GOLDEN_PATCHES
     patches = np.random.default_rng(0).integers(0, 256, (40, 1, 64, 64), np.uint8)
     first, second = (
@@ -141,9 +149,9 @@ def test_a_pooled_model_is_not_pooled_again(models: tuple[Path, Path], tmp_path:
 
 
 def test_no_pooling_where_there_is_none(run_dir: Path, tmp_path: Path) -> None:
-    for ratio in (0.7, 1.01):
-        with pytest.raises(ExportRefused, match="does not enlarge the patch"):
-            export(run_dir, tmp_path / "same", domain_sizes=[ratio])
+    for ratios in ([1.01], [1.5, 1.49]):
+        with pytest.raises(ExportRefused, match="samples, as another one does"):
+            export(run_dir, tmp_path / "same", domain_sizes=ratios)
     with pytest.raises(ExportRefused, match=r"not in 8\.\.128"):
         export(run_dir, tmp_path / "large", domain_sizes=[5.0])
     bits = Trained.load(run_dir)
