@@ -142,6 +142,26 @@ def test_a_model_directory_gives_what_its_run_gives(
     np.testing.assert_allclose(first, second, atol=1e-5)
 
 
+def test_the_command_pools_a_model_directory(
+    models: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from training.cli import main
+
+    words = ["--domain-size", "0.75", "--domain-size", "1.5", "--notes", "three sizes"]
+    argv = ["training", "export", str(models[0]), "-o", str(tmp_path / "three"), *words]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    assert "differs from the network by at most" in capsys.readouterr().out
+    card = read_card(tmp_path / "three")
+    assert card.recipe["domain_sizes"] == [0.75, 1.0, 1.5]
+    assert (card.notes, card.method) == ("three sizes", read_card(models[0]).method)
+
+
 def test_a_pooled_model_is_not_pooled_again(models: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(ExportRefused, match="averages several domain sizes already"):
         export_domains(models[1], tmp_path / "twice", [RATIO])
