@@ -83,7 +83,7 @@ def _public(recipe: Recipe, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recipe as plain values, with only the last part of each path.
 
     `provenance` is added to it: the digest of the weights that the run started from, the share of
-    the run in averaged weights, and the second domain size, where there are such.
+    the run in averaged weights, and the wider domain sizes, where there are such.
     """
     table = {**recipe.model_dump(), **provenance}
     table["init_from"] = Path(recipe.init_from).name

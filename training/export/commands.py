@@ -12,7 +12,9 @@ from training.errors import RecipeError
 from training.runs.arguments import RunArgument
 
 if TYPE_CHECKING:
+    from matchserve.models.card import ModelCard
     from training.export.cards import CardText
+    from training.export.parity import Parity
     from training.export.quantise import FloatModel
     from training.runs.validation import ValidationSet
 
@@ -54,14 +56,14 @@ def export(
         typer.Option(help="Largest increase of FPR95 by --int8, in percentage points."),
     ] = 0.5,
     domain_size: Annotated[
-        float,
+        list[float] | None,
         typer.Option(
-            help="Average the descriptors of two patches, the second this many times as wide; "
-            "1 uses one patch.",
-            min=1,
+            help="Also describe a patch this many times as wide as the trained one, and average "
+            "the descriptors. Can be repeated.",
+            min=0.5,
             max=2,
         ),
-    ] = 1.0,
+    ] = None,
     licence: Annotated[
         str, typer.Option(help="Licence of the weights, for the card.")
     ] = "Apache-2.0",
@@ -90,10 +92,11 @@ def export(
 ) -> None:
     """Export a run as a model that matchserve serves, after checking that both agree.
 
-    A model directory can be converted with --fp16 or --int8. It keeps its card: of the options for
-    the card only --notes and --purpose are used, and only with --int8.
+    A model directory can be converted with --fp16, --int8 or --domain-size. It keeps its card: of
+    the options for the card only --notes and --purpose are used, and --method with --domain-size.
     """
     from training.export.cards import CardText
+    from training.export.domains import export_domains
     from training.export.export import export as export_run
     from training.export.half import export_fp16
     from training.export.quantise import Gate, export_int8
@@ -110,17 +113,17 @@ def export(
             f"{out}: differs from {run} by at most {half.difference:.1e} on {half.patches} patches"
         )
         return
-    run = find_run(run)
     text = CardText(licence, method, tuple(trained_on or ()), notes, purpose, searches_turn, verify)
-    if not int8:
-        card, parity = export_run(run, out, text, domain_size=domain_size)
-        bits = f", {parity.bits} bits differ" if card.kind == "binary" else ""
-        typer.echo(
-            f"{out}: differs from the network by at most {parity.difference:.1e} "
-            f"on {parity.patches} patches{bits}"
-        )
+    if is_model and domain_size and not int8:
+        card, parity = export_domains(run, out, domain_size, text)
+        typer.echo(_parity_line(out, card, parity))
         return
-    if domain_size != 1.0:
+    run = find_run(run)
+    if not int8:
+        card, parity = export_run(run, out, text, domain_sizes=domain_size or ())
+        typer.echo(_parity_line(out, card, parity))
+        return
+    if domain_size:
         raise RecipeError(
             "--domain-size cannot be combined with --int8: the validation stores have only the "
             "smaller patches; export without --int8, then quantise the model directory"
@@ -133,6 +136,15 @@ def export(
     typer.echo(f"{out}: mean cosine {loss.cosine:.5f} to the float descriptors")
     for name, (before, after) in loss.fpr95.items():
         typer.echo(f"{name}: FPR95 {100 * before:.2f} % float, {100 * after:.2f} % int8")
+
+
+def _parity_line(out: Path, card: ModelCard, parity: Parity) -> str:
+    """Say how far an exported model is from its network."""
+    bits = f", {parity.bits} bits differ" if card.kind == "binary" else ""
+    return (
+        f"{out}: differs from the network by at most {parity.difference:.1e} "
+        f"on {parity.patches} patches{bits}"
+    )
 
 
 def _run_to_quantise(run: Path, text: CardText) -> tuple[FloatModel, list[ValidationSet]]:

@@ -7,6 +7,7 @@ loads it, has given the same descriptors as the trained network.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +28,21 @@ GOLDEN_PATCHES = 32
 
 
 def export(
-    run_dir: Path, out: Path, text: CardText | None = None, *, domain_size: float = 1.0
+    run_dir: Path, out: Path, text: CardText | None = None, *, domain_sizes: Sequence[float] = ()
 ) -> tuple[ModelCard, Parity]:
     """Write the model directory `out` from a run.
 
-    With a `domain_size` above 1 the model also describes a patch that many times as wide around
-    each keypoint, and averages the two descriptors.
+    For each of `domain_sizes` the model also describes a patch that many times as wide as the
+    trained one around each keypoint, and averages the descriptors.
 
     Raises:
-        ExportRefused: `out` exists or is not a legal model name, the domain size is not possible,
+        ExportRefused: `out` exists or is not a legal model name, a domain size is not possible,
             or the file disagrees with the network.
     """
     trained = Trained.load(run_dir)
-    if domain_size != 1.0:
-        trained = trained.pooled(domain_size)
-    graph = to_onnx(trained.net, trained.spec, is_pooled=trained.is_pooled)
+    if domain_sizes:
+        trained = trained.pooled(domain_sizes)
+    graph = to_onnx(trained.net, trained.spec, trained.sides)
     return write_model(trained, graph, out, text)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from matchserve.models.execution import INPUT, OUTPUT
 from matchserve.types import PatchSpec
 from training.errors import ExportRefused
-from training.export.pooling import TwoDomains, mean_of_domains
+from training.export.pooling import Domains, mean_of_domains
 from training.networks import DescriptorNet
 from training.networks.folding import folded
 
@@ -31,10 +31,10 @@ OPSET = 18
 class Served(nn.Module):
     """A network as it is served: folded, with unit vectors or packed bits as output.
 
-    With `domains`, the output is the mean descriptor of two domain sizes.
+    With `domains`, the output is the mean descriptor of several domain sizes.
     """
 
-    def __init__(self, net: DescriptorNet, domains: TwoDomains | None = None) -> None:
+    def __init__(self, net: DescriptorNet, domains: Domains | None = None) -> None:
         super().__init__()
         self.trunk = folded(net).trunk
         self.dim, self.is_binary = net.dim, net.head == "binary"
@@ -53,7 +53,9 @@ class Served(nn.Module):
             packed: Tensor = (bits * self.places).sum(2)
             return packed.to(torch.uint8)
         unit = _unit(features)
-        return unit if self.domains is None else _unit(mean_of_domains(unit))
+        if self.domains is None:
+            return unit
+        return _unit(mean_of_domains(unit, len(self.domains.sides)))
 
 
 def _unit(rows: Tensor) -> Tensor:
@@ -71,12 +73,12 @@ def quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def to_onnx(net: DescriptorNet, spec: PatchSpec, *, is_pooled: bool = False) -> bytes:
+def to_onnx(net: DescriptorNet, spec: PatchSpec, sides: Sequence[int] = ()) -> bytes:
     """Return the served graph of `net` for patches of `spec`, as an ONNX file.
 
-    With `is_pooled`, `spec` is the larger of two domain sizes whose descriptors are averaged.
+    `sides` are the domain sizes, in samples of the patch, whose descriptors are averaged.
     """
-    domains = TwoDomains(net.patch_size, spec.size) if is_pooled else None
+    domains = Domains(sides) if sides else None
     example = torch.zeros(2, 1, spec.size, spec.size, dtype=torch.uint8)
     with quiet(), warnings.catch_warnings():
         # The exporter warns about its own internals, which a user cannot change.

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from matchserve.models.card import CARD_FILE, MODEL_FILE, ModelCard, write_card
 from matchserve.models.onnx_model import OnnxDescriptor
 from matchserve.pattern import generate_pair
-from matchserve.types import UInt8
+from matchserve.types import PatchSpec, UInt8
 from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.patches import crop
@@ -60,7 +60,7 @@ def export_fp16(source: Path, out: Path) -> HalfExport:
     exact = OnnxDescriptor(source, provider="cpu")
     if exact.card.kind == "binary":
         raise ExportRefused("bits are exact or wrong: a binary model is not converted to float16")
-    patches = generated_patches(exact.card)
+    patches = generated_patches(exact.card.patch)
     data = to_half((source / MODEL_FILE).read_bytes())
     with new_model_directory(out) as temporary:
         card = _write_files(exact, patches, data, temporary, name=out.name)
@@ -115,12 +115,12 @@ def _cast_inputs(nodes: Sequence[Any], names: set[str], target: int) -> list[Any
     return list(casts.values())
 
 
-def generated_patches(card: ModelCard) -> UInt8:
-    """Cut a thousand patches from a generated image, as the card says."""
+def generated_patches(spec: PatchSpec) -> UInt8:
+    """Cut a thousand patches from a generated image."""
     pattern, _, _ = generate_pair((1024, 768), seed=0)
     image = from_array(pattern)
     keypoints = detect(image, DetectOptions(max_keypoints=PARITY_PATCHES))
-    return crop(image, keypoints, card.patch)
+    return crop(image, keypoints, spec)
 
 
 def compare(exact: OnnxDescriptor, half: OnnxDescriptor, patches: UInt8) -> Parity:

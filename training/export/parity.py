@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from matchserve.models.onnx_model import OnnxDescriptor
+from matchserve.types import UInt8
 from training.errors import ExportRefused
 from training.export.trained import Trained
 
@@ -41,6 +44,25 @@ def compare(trained: Trained, served: OnnxDescriptor) -> Parity:
         parity = Parity(len(patches), worst, int(differs.sum()))
     else:
         parity = Parity(len(patches), float(np.abs(expected - actual).max()), 0)
+    return _checked(parity)
+
+
+def compare_floats(expected: NDArray[Any], served: OnnxDescriptor, patches: UInt8) -> Parity:
+    """Compare the exported file with the descriptors that it must give of `patches`.
+
+    Raises:
+        ExportRefused: a value differs by more than 1e-5.
+    """
+    difference = np.abs(expected - served.describe_patches(patches)).max()
+    return _checked(Parity(len(patches), float(difference), 0))
+
+
+def _checked(parity: Parity) -> Parity:
+    """Return `parity`.
+
+    Raises:
+        ExportRefused: the file differs from the network by more than 1e-5.
+    """
     if not parity.difference <= TOLERANCE:
         raise ExportRefused(
             f"the exported file differs from the network by {parity.difference:.2g} on "

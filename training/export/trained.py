@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,8 @@ from matchserve.archives import read_npy
 from matchserve.errors import InvalidParameter
 from matchserve.types import PatchSpec, UInt8
 from training.errors import ExportRefused
-from training.export.pooling import wider
+from training.export.pooling import domain_entries, domains_of, middle
 from training.networks import DescriptorNet, build_network
-from training.networks.published import DOMAIN_ENTRY
 from training.runs.checkpoint import BLEND_ENTRY, START_ENTRY
 from training.runs.directory import SAMPLES_FILE, read_recipe
 from training.runs.recipe import Recipe
@@ -30,9 +30,9 @@ from training.runs.weights import load_network_weights, read_network
 class Trained:
     """A trained network, and what the card of its model will say.
 
-    `spec` is the crop of the patches that the model takes. It is that of the network, unless
-    `is_pooled`: then it is larger, and the model averages the descriptors of its middle and of the
-    whole. `samples` are training patches; `metrics` is the last validation.
+    `spec` is the crop of the patches that the model takes. It is that of the network, unless there
+    are `sides`: then the model averages the descriptors of these middle parts, in samples.
+    `samples` are training patches; `metrics` is the last validation.
     """
 
     net: DescriptorNet
@@ -42,7 +42,7 @@ class Trained:
     samples: UInt8
     metrics: dict[str, Any]
     provenance: dict[str, Any] = field(default_factory=dict)
-    is_pooled: bool = False
+    sides: tuple[int, ...] = ()
 
     @classmethod
     def load(cls, run_dir: Path) -> Trained:
@@ -69,33 +69,37 @@ class Trained:
 
     def describe(self, patches: UInt8) -> NDArray[Any]:
         """Return the descriptors that the exported model must give, computed by the network."""
-        return (pooled_reference if self.is_pooled else reference)(self.net, patches)
+        if self.sides:
+            return pooled_reference(self.net, patches, self.sides)
+        return reference(self.net, patches)
 
-    def pooled(self, ratio: float) -> Trained:
-        """Return this network with a second domain size, about `ratio` times as large.
+    def pooled(self, ratios: Sequence[float]) -> Trained:
+        """Return this network with further domains, each about one of `ratios` times as large.
 
         Raises:
             ExportRefused: the descriptors are bits, which have no mean, or the crop is not legal.
         """
-        if self.net.head == "binary":
-            raise ExportRefused("binary descriptors of two domain sizes cannot be averaged")
-        try:
-            spec = wider(self.spec, ratio)
-        except InvalidParameter as error:
-            raise ExportRefused(f"a domain size of {ratio:g} is not possible: {error}") from error
-        if spec.size <= self.spec.size:
-            raise ExportRefused(
-                f"a domain size of {ratio:g} does not enlarge the patch of {self.spec.size} samples"
-            )
+        refuse_bits(self.net.head)
+        spec, sides = domains_of(self.spec, ratios)
         # The surroundings of these patches were not stored. To compare two graphs on them, enlarged
         # patches are just as good.
         enlarged = [cv2.resize(patch[0], (spec.size, spec.size)) for patch in self.samples]
         samples = np.stack(enlarged)[:, None].astype(np.uint8)
-        provenance = {**self.provenance, DOMAIN_ENTRY: spec.size / self.spec.size}
+        provenance = {**self.provenance, **domain_entries(sides)}
         # The validation of the run does not apply to the pooled model.
         return replace(
-            self, spec=spec, samples=samples, metrics={}, provenance=provenance, is_pooled=True
+            self, spec=spec, samples=samples, metrics={}, provenance=provenance, sides=sides
         )
+
+
+def refuse_bits(head: str) -> None:
+    """Refuse to average bits.
+
+    Raises:
+        ExportRefused: the head is binary.
+    """
+    if head == "binary":
+        raise ExportRefused("binary descriptors of several domain sizes cannot be averaged")
 
 
 @torch.no_grad()
@@ -108,14 +112,16 @@ def reference(net: DescriptorNet, patches: UInt8) -> NDArray[Any]:
 
 
 @torch.no_grad()
-def pooled_reference(net: DescriptorNet, patches: UInt8) -> NDArray[Any]:
-    """Average the descriptors of two domain sizes, cropped and reduced by torch's functions."""
+def pooled_reference(net: DescriptorNet, patches: UInt8, sides: Sequence[int]) -> NDArray[Any]:
+    """Average the descriptors of several domain sizes, cropped and reduced by torch's functions."""
     inputs, inner = torch.from_numpy(patches).float(), net.patch_size
-    margin = (inputs.shape[-1] - inner) // 2
-    middle = inputs[..., margin : margin + inner, margin : margin + inner]
-    whole = functional.interpolate(inputs, inner, mode="bilinear", antialias=True)
-    both = [functional.normalize(net.eval().features(part), dim=1) for part in (middle, whole)]
-    return functional.normalize(both[0] + both[1], dim=1).numpy()
+    total = torch.zeros(())
+    for side in sides:
+        part = middle(inputs, side)
+        if side != inner:
+            part = functional.interpolate(part, inner, mode="bilinear", antialias=True)
+        total = total + functional.normalize(net.eval().features(part), dim=1)
+    return functional.normalize(total, dim=1).numpy()
 
 
 def _last_validation(run_dir: Path) -> dict[str, Any]:

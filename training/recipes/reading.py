@@ -23,8 +23,10 @@ from training.recipes.overrides import Override, apply_overrides, parse_override
 from training.recipes.suggestions import suggestion
 
 SHIPPED = resources.files("training") / "recipes"
-# Shipped before version 0.1.0; now in docs/research/recipes of the repository.
+# Shipped by earlier versions; now in docs/research/recipes of the repository.
 RESEARCH = (
+    "accurate",
+    "accurate-start",
     "compact-adasample-sdgm",
     "compact-sdgm",
     "compact-study",

@@ -20,7 +20,7 @@ def crop_options(spec: PatchSpec) -> str:
 def refuse_other_crop(source: Path, store: PatchStore) -> None:
     """Refuse a store whose patches differ from those of the model directory `source`.
 
-    A model that averages two domain sizes is not checked: its network reads smaller patches.
+    A model that averages several domain sizes is not checked: its network reads smaller patches.
 
     Raises:
         DataError: the message names the options that cut the right patches.

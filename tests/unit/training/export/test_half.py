@@ -42,7 +42,7 @@ def test_layers_are_float16_and_the_rest_is_not(converted: Path) -> None:
 
 
 def test_descriptors_are_those_of_float32(converted: Path, compact: OnnxDescriptor) -> None:
-    patches = generated_patches(compact.card)
+    patches = generated_patches(compact.card.patch)
     rows = OnnxDescriptor(converted, provider="cpu", threads=1).describe_patches(patches)
     expected = compact.describe_patches(patches)
     difference = np.abs(rows - expected).max()
@@ -72,7 +72,7 @@ def test_the_golden_tolerance_of_the_card_is_what_is_allowed(converted: Path) ->
 def test_a_difference_is_refused(
     compact: OnnxDescriptor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    patches = generated_patches(compact.card)[:64]
+    patches = generated_patches(compact.card.patch)[:64]
     other = OnnxDescriptor(shipped_models_dir() / "compact", provider="cpu", threads=1)
     rows = np.roll(compact.describe_patches(patches), 1, 0)
     monkeypatch.setattr(other, "describe_patches", lambda _: rows)

@@ -1,4 +1,4 @@
-"""Two domain sizes of a keypoint: what the graph does is what describing it twice would give."""
+"""Several domain sizes of a keypoint: the graph gives the mean of several descriptions."""
 
 import sys
 from dataclasses import replace
@@ -14,8 +14,9 @@ from matchserve.types import Image, Keypoints, PatchSpec
 from tests.unit.training.tiny_runs import new_run
 from training.data.photos.synthetic import texture
 from training.errors import ExportRefused
-from training.export.export import export
-from training.export.pooling import TwoDomains, mean_of_domains, wider
+from training.export.domains import export_domains
+from training.export.export import GOLDEN_PATCHES, export
+from training.export.pooling import Domains, mean_of_domains, wider
 from training.export.trained import Trained
 from training.runs.loop import train
 from training.runs.run import open_run
@@ -33,7 +34,7 @@ def models(run_dir: Path) -> tuple[Path, Path]:
     """The run as it is, and pooled."""
     out = run_dir.parent / "models"
     export(run_dir, out / "single")
-    export(run_dir, out / "pooled", domain_size=RATIO)
+    export(run_dir, out / "pooled", domain_sizes=[RATIO])
     return out / "single", out / "pooled"
 
 
@@ -41,7 +42,7 @@ def test_the_middle_is_untouched_and_the_whole_is_reduced() -> None:
     torch.manual_seed(0)
     noise = torch.rand(3, 1, 48, 48)
     ramp = torch.arange(48.0).expand(1, 1, 48, 48)
-    shown = TwoDomains(32, 48)(torch.cat([noise, ramp]))
+    shown = Domains((32, 48))(torch.cat([noise, ramp]))
     assert shown.shape == (8, 1, 32, 32)
     torch.testing.assert_close(shown[0:6:2], noise[..., 8:40, 8:40])
     # The whole keeps the mean of what it shows, and places: a ramp stays one, 1.5 times as steep.
@@ -51,9 +52,28 @@ def test_the_middle_is_untouched_and_the_whole_is_reduced() -> None:
     torch.testing.assert_close(shown[7, 0].std(0), torch.zeros(32), rtol=0, atol=1e-4)
 
 
+def test_each_domain_shows_the_middle_of_the_next() -> None:
+    torch.manual_seed(0)
+    patches = torch.rand(2, 1, 64, 64)
+    shown = Domains((32, 48, 64))(patches)
+    assert shown.shape == (6, 1, 32, 32)
+    torch.testing.assert_close(shown[[0, 3]], patches[..., 16:48, 16:48])
+    torch.testing.assert_close(shown[[0, 1, 3, 4]], Domains((32, 48))(patches[..., 8:56, 8:56]))
+    torch.testing.assert_close(shown[[2, 5]], Domains((32, 64))(patches)[1::2])
+
+
+def test_a_narrower_domain_is_the_middle_enlarged() -> None:
+    ramp = torch.arange(64.0).expand(1, 1, 64, 64)
+    shown = Domains((64, 32))(ramp)
+    torch.testing.assert_close(shown[0], ramp[0])
+    across = 16 + (torch.arange(64.0) + 0.5) / 2 - 0.5
+    torch.testing.assert_close(shown[1, 0, 5, 2:-2], across[2:-2], rtol=0, atol=1e-4)
+
+
 def test_the_mean_is_of_neighbours() -> None:
     rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [4.0, 0.0]])
-    assert mean_of_domains(rows).tolist() == [[0.5, 0.5], [3.0, 1.0]]
+    assert mean_of_domains(rows, 2).tolist() == [[0.5, 0.5], [3.0, 1.0]]
+    assert mean_of_domains(rows[:3] * 3, 3).tolist() == [[3.0, 3.0]]
 
 
 @pytest.mark.parametrize(
@@ -105,16 +125,59 @@ def test_training_starts_from_a_pooled_model(models: tuple[Path, Path], tmp_path
         torch.testing.assert_close(pooled[key], value)
 
 
+def test_a_model_directory_gives_what_its_run_gives(
+    run_dir: Path, models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    of_run, _ = export(run_dir, tmp_path / "run", domain_sizes=[2.0, 0.75, RATIO])
+    of_model, parity = export_domains(models[0], tmp_path / "model", [RATIO, 2.0, 0.75])
+    assert of_model.patch == of_run.patch == wider(read_card(models[0]).patch, 2.0)
+    assert of_model.recipe == of_run.recipe
+    assert of_model.recipe["domain_size"] == 2.0
+    assert of_model.recipe["domain_sizes"] == [0.75, 1.0, RATIO, 2.0]
+    assert parity.patches > GOLDEN_PATCHES
+    patches = np.random.default_rng(0).integers(0, 256, (40, 1, 64, 64), np.uint8)
+    first, second = (
+        OnnxDescriptor(tmp_path / name).describe_patches(patches) for name in ("run", "model")
+    )
+    np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+def test_the_command_pools_a_model_directory(
+    models: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from training.cli import main
+
+    words = ["--domain-size", "0.75", "--domain-size", "1.5", "--notes", "three sizes"]
+    argv = ["training", "export", str(models[0]), "-o", str(tmp_path / "three"), *words]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    assert "differs from the network by at most" in capsys.readouterr().out
+    card = read_card(tmp_path / "three")
+    assert card.recipe["domain_sizes"] == [0.75, 1.0, 1.5]
+    assert (card.notes, card.method) == ("three sizes", read_card(models[0]).method)
+
+
+def test_a_pooled_model_is_not_pooled_again(models: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(ExportRefused, match="averages several domain sizes already"):
+        export_domains(models[1], tmp_path / "twice", [RATIO])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_pooling_where_there_is_none(run_dir: Path, tmp_path: Path) -> None:
-    for ratio in (0.7, 1.01):
-        with pytest.raises(ExportRefused, match="does not enlarge the patch"):
-            export(run_dir, tmp_path / "same", domain_size=ratio)
+    for ratios in ([1.01], [1.5, 1.49]):
+        with pytest.raises(ExportRefused, match="samples, as another one does"):
+            export(run_dir, tmp_path / "same", domain_sizes=ratios)
     with pytest.raises(ExportRefused, match=r"not in 8\.\.128"):
-        export(run_dir, tmp_path / "large", domain_size=5.0)
+        export(run_dir, tmp_path / "large", domain_sizes=[5.0])
     bits = Trained.load(run_dir)
     bits.net.head = "binary"
     with pytest.raises(ExportRefused, match="cannot be averaged"):
-        bits.pooled(RATIO)
+        bits.pooled([RATIO])
     assert list(tmp_path.iterdir()) == []
 
 

@@ -35,11 +35,10 @@ CPU = {
     "hynet-cpu", "sosnet-cpu", "l2net-cpu", "tfeat-cpu",
 }  # fmt: skip
 STAGES = {
-    "compact-k20", "compact-start", "compact-neighbours", "compact-mixed", "accurate-start",
-    "robust-start",
+    "compact-k20", "compact-start", "compact-neighbours", "compact-mixed", "robust-start",
 }  # fmt: skip
 NEVER_SHIPPED = {"methods-registered", "methods-study", "stochastic-study"}
-MODELS = {"compact", "accurate", "binary", "robust"}
+MODELS = {"compact", "binary", "robust"}
 
 
 def test_exactly_these_recipes_ship() -> None:
