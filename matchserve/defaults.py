@@ -66,8 +66,10 @@ VIEWS: Literal["auto"] = "auto"
 
 ENOUGH_CONFIDENCE = 0.999
 ENOUGH_INLIERS = 60.0
-"""No more views are matched once the geometry has this confidence, and this number of inliers is
-expected to be right (docs/research/match-quality.md)."""
+ENOUGH_SHARE = 0.1
+"""No more views are matched once the geometry has this confidence, and this number of inliers, or
+this share of the keypoints of the image that has fewer, is expected to be right
+(docs/research/match-quality.md)."""
 
 HINT_MATCHES = 3.0
 PROMISING_MATCHES = 10.0

@@ -50,7 +50,15 @@ def main() -> None:
             _print({"progress": dataclasses.asdict(step)})
         _print({"outcome": summary_of(order)})
     except MatchServeError as error:
-        _print({"error": {"code": error.code, "detail": error.message}})
+        detail = without_places(error.message, json.loads(text))
+        _print({"error": {"code": error.code, "detail": detail}})
+
+
+def without_places(message: str, fields: dict[str, Any]) -> str:
+    """Return a message that does not tell clients where the service keeps its files."""
+    for name in ("images", "workspace", "store", "results"):
+        message = message.replace(fields[name], "the collection")
+    return message
 
 
 def _print(fields: dict[str, Any]) -> None:

@@ -146,11 +146,12 @@ def _is_kept(view: View) -> bool:
 
 def is_enough(attempt: Attempt, verification: Verification) -> bool:
     """Return whether matching more views would not make the geometry surer."""
-    judged = attempt.judged
-    confidence = judged.matches.confidence
+    confidence = attempt.judged.matches.confidence
+    fewer = min(len(features) for features in attempt.features)
+    enough = min(defaults.ENOUGH_INLIERS, defaults.ENOUGH_SHARE * fewer)
     if verification.kind == "none":
-        return attempt.strength >= defaults.ENOUGH_INLIERS
+        return attempt.strength >= enough
     inliers = verification.inliers
     expected = float(inliers.sum() if confidence is None else confidence[inliers].sum())
     is_sure = verification.confidence >= defaults.ENOUGH_CONFIDENCE
-    return is_sure and expected >= defaults.ENOUGH_INLIERS
+    return is_sure and expected >= enough

@@ -16,6 +16,7 @@ import pytest
 
 from matchserve.pattern import generate
 from matchserve.types import Image
+from matchserve.vision.decode import decode
 from matchserve.vision.keypoints import DetectOptions, detect
 from tests.conftest import encoded
 from tests.in_process import served
@@ -27,21 +28,15 @@ SECONDS = 60.0
 GOOD = encoded(generate((160, 120), seed=1))
 
 
-def ordinary_match_s(client: httpx.Client) -> float:
-    """Return how long a small match takes now; on a busy machine some exceed their deadline."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        start = time.monotonic()
-        answer = client.post("/v1/match", files={"image0": GOOD, "image1": GOOD})
-        if answer.status_code == 200:
-            return time.monotonic() - start
-    raise AssertionError("no request is served")
-
-
 def test_a_slot_is_free_one_second_after_the_deadline() -> None:
-    with served(default_model="rootsift", deadline_s=1, cache_bytes=0) as (client, service):
-        ordinary_match_s(client)
-        slow = corpus.scans_jpeg(99)  # as many scans as are allowed, 49 megapixels each
+    slow = corpus.scans_jpeg(99)  # as many scans as are allowed, 49 megapixels each
+    start = time.monotonic()
+    decode(slow)
+    deadline_s = (time.monotonic() - start) / 2  # in the middle of decoding
+    with served(default_model="rootsift", deadline_s=deadline_s, cache_bytes=0) as (
+        client,
+        service,
+    ):
         free_after: list[float] = []
         statuses: list[int] = []
 
@@ -50,7 +45,9 @@ def test_a_slot_is_free_one_second_after_the_deadline() -> None:
             answer = httpx.post(f"{client.base_url}/v1/match", files=files, timeout=60)
             statuses.append(answer.status_code)
 
-        for _ in range(2):
+        # On a busy machine the deadline may pass before decoding starts: then there is nothing to
+        # end.
+        while len(free_after) < 2 or (service.decoders.kills < 2 and len(free_after) < 8):
             threads = [threading.Thread(target=attack) for _ in range(2)]
             start = time.monotonic()
             for thread in threads:
@@ -60,11 +57,11 @@ def test_a_slot_is_free_one_second_after_the_deadline() -> None:
             while service.admission.running:
                 time.sleep(0.01)
             free_after.append(time.monotonic() - start)
-        assert statuses == [504] * 4
-        # Decoding was ended, not awaited: a whole image takes several times the deadline.
+        assert set(statuses) == {504}
+        # Decoding was ended, not awaited.
         assert service.decoders.kills >= 2
         # Starting threads and sending the images takes a moment, too.
-        assert min(free_after) <= 1 + allowed_s(1.5, max(1.0, ordinary_match_s(client)), 20)
+        assert min(free_after) <= deadline_s + allowed_s(1.5, 2 * deadline_s, 10)
 
 
 def test_an_image_of_many_keypoints_gives_its_slot_back_at_the_deadline() -> None:

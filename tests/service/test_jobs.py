@@ -193,13 +193,11 @@ def test_cancelling_keeps_what_was_done(running: Served, images: dict[str, bytes
 
 def test_a_failed_job_says_why(running: Served) -> None:
     client, _ = running
-    client.put("/v1/collections/broken")
-    # A whole header and half of the pixels: it is refused when it is decoded.
-    whole = client.get("/v1/collections/corner").json()["names"]
-    assert whole
-    job = wait(client, submit(client, collection="broken", kind="reconstruct"))
+    client.put("/v1/collections/empty")
+    job = wait(client, submit(client, collection="empty", kind="reconstruct"))
     assert job["state"] == "failed"
-    assert job["error"]["code"] == "reconstruction_failed"
+    assert job["error"]["code"] == "missing_input"
+    assert job["error"]["detail"] == "there are no images in the collection"
 
 
 def test_idempotency(running: Served) -> None:

@@ -75,7 +75,7 @@ def test_every_option_of_match_reaches_the_matcher(files: tuple[Path, Path]) -> 
 
     plain = found()
     assert len(found("--ratio", 0.7)["matches"]) < len(plain["matches"])
-    assert len(found("--max-keypoints", 100)["keypoints0"]) == 100
+    assert len(found("--max-keypoints", 100, "--views", 1)["keypoints0"]) == 100
     assert found("--upright")["matches"] != plain["matches"]
     assert len(found("--max-side", 200)["keypoints0"]) < len(plain["keypoints0"])
     tight = found("--threshold-px", 0.2)["geometry"]["inliers"]
