@@ -6,6 +6,7 @@ line is the outcome: the results, or the error.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -41,7 +42,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     text = sys.stdin.readline()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.nice(json.loads(text)["niceness"])  # before the imports, which take seconds
+    lower_priority(json.loads(text)["niceness"])  # before the imports, which take seconds
     try:
         from matchserve.jobs.kinds import run_job, summary_of
 
@@ -52,6 +53,18 @@ def main() -> None:
     except MatchServeError as error:
         detail = without_places(error.message, json.loads(text))
         _print({"error": {"code": error.code, "detail": detail}})
+
+
+def lower_priority(niceness: int) -> None:
+    """Lower the priority of this process and of those that it starts.
+
+    Linux may share processor time between sessions first (autogroups), and a job has a session of
+    its own: then the priority among processes alone would leave it half of the machine.
+    """
+    os.nice(niceness)
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):  # a kernel without autogroups
+            Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 
 
 def without_places(message: str, fields: dict[str, Any]) -> str:
