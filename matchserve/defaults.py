@@ -58,6 +58,10 @@ Keypoints that are most likely found again give more right matches and better po
 the highest contrast (docs/research/keypoints.md).
 """
 
+FURTHER_ORIENTATIONS = 0.5
+"""Share of the best keypoints that are described in each of their dominant orientations
+(docs/research/keypoints.md)."""
+
 ORIENTATION: Literal["auto"] = "auto"
 """Whether patches are turned by the orientation of their keypoint."""
 

@@ -185,7 +185,7 @@ def _describe_window(
 ) -> tuple[Keypoints, Any]:
     image = Image(grey, (grey.shape[1], grey.shape[0]))
     count = max(1, round(per_megapixel * core.area / 1e6))
-    detect_options = replace(options.detect, max_keypoints=count)
+    detect_options = replace(options.detect, max_keypoints=count, further_orientations=0.0)
     found = off_main_thread(detect, image, detect_options, core)
     found = found[np.flatnonzero(level.owns(found.sigma))]
     descriptors = matcher.descriptor.describe(image, found, Call(threads=one_thread))

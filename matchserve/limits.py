@@ -46,6 +46,15 @@ def check_keypoint_count(count: int, limit: int, what: str = "max_keypoints") ->
         )
 
 
+def most_rows(max_keypoints: int) -> int:
+    """Return how many rows the features of an image have at most.
+
+    A keypoint has a row for each of its orientations that is described; there are at most as many
+    further ones as keypoints (`vision.keypoints.DetectOptions`).
+    """
+    return 2 * max_keypoints
+
+
 LIBRARY_LIMITS = Limits()
 SERVICE_LIMITS = Limits(max_image_bytes=20_000_000, max_keypoints=8192)
 """Defaults of the service; settings can change each of them."""

@@ -20,7 +20,6 @@ import pycolmap
 from matchserve.clock import Call, one_thread
 from matchserve.collections.collection import DEFAULT_OPTIONS
 from matchserve.matcher import Matcher
-from matchserve.vision.keypoints import DetectOptions
 
 SIDE, KEYPOINTS = 1024, 2048
 
@@ -28,7 +27,11 @@ SIDE, KEYPOINTS = 1024, 2048
 def run_matchserve(images: list[Path]) -> tuple[float, float, int]:
     """Return seconds of an image, seconds of a pair, and the inliers of all pairs."""
     matcher = Matcher(threads=1)
-    options = replace(DEFAULT_OPTIONS, detect=DetectOptions(max_keypoints=KEYPOINTS), max_side=SIDE)
+    options = replace(
+        DEFAULT_OPTIONS,
+        detect=replace(DEFAULT_OPTIONS.detect, max_keypoints=KEYPOINTS),
+        max_side=SIDE,
+    )
     matcher.features(images[0], options, Call(threads=one_thread))
     start = time.process_time()
     features = [matcher.features(image, options, Call(threads=one_thread)) for image in images]

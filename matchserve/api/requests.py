@@ -28,6 +28,7 @@ from matchserve.api.schemas import (
 from matchserve.api.strict import validated
 from matchserve.encoding import features_from_fields, features_from_npz
 from matchserve.errors import ImageTooLarge, InvalidParameter
+from matchserve.limits import check_keypoint_count, most_rows
 from matchserve.models.card import ModelCard
 from matchserve.pipeline.view_search import kept_features
 from matchserve.settings import BYTES_PER_MEGAPIXEL, Settings
@@ -180,12 +181,9 @@ def check_features(features: tuple[Features, ...], card: ModelCard, settings: Se
         InvalidParameter: they contradict the model's card or exceed a limit.
     """
     for side in features:
-        if len(side) > settings.max_keypoints:
-            raise InvalidParameter(
-                f"{len(side)} keypoints, at most {settings.max_keypoints} are allowed",
-                limit=settings.max_keypoints,
-                value=len(side),
-            )
+        check_keypoint_count(
+            len(side), most_rows(settings.max_keypoints), "the number of keypoints with orientation"
+        )
         if side.kind != card.kind or side.descriptors.shape[1] != card.row_length:
             raise InvalidParameter(
                 f"descriptors of {card.name} are {card.kind} rows of {card.row_length}"

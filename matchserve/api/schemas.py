@@ -52,8 +52,20 @@ class DetectFields(ModelChoice):
     ] = False
     duplicates: Annotated[
         bool,
-        Field(description="Keep keypoints that share a position and differ in orientation only."),
+        Field(
+            description="Keep all keypoints that share a position and differ in orientation only, "
+            "and count them in max_keypoints."
+        ),
     ] = False
+    further_orientations: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Share of the best keypoints that are returned once more for each of their "
+            "other dominant orientations, besides max_keypoints; not with duplicates.",
+        ),
+    ] = defaults.FURTHER_ORIENTATIONS
     selection: Annotated[
         Selection,
         Field(
@@ -83,6 +95,7 @@ class DetectFields(ModelChoice):
                 upright=self.upright,
                 duplicates=self.duplicates,
                 selection=self.selection,
+                further_orientations=self.further_orientations,
             ),
             exif=self.exif,
             max_side=settings.working_side if self.max_side is None else self.max_side,

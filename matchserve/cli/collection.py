@@ -37,7 +37,6 @@ from matchserve.collections.sources import Tiling
 from matchserve.limits import LIBRARY_LIMITS
 from matchserve.types import CollectionVerify
 from matchserve.vision.geometry import VerifyOptions
-from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 
 SOME_REFUSED = 65
@@ -167,7 +166,7 @@ def reconstruct(
 
     options = replace(
         DEFAULT_OPTIONS,
-        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
+        detect=replace(DEFAULT_OPTIONS.detect, max_keypoints=max_keypoints, upright=upright),
         match=MatchOptions(ratio=ratio),
         max_side=max_side,
         exif=exif,
@@ -225,7 +224,7 @@ def match_folder(
     """Describe and match the images of a folder; continue a run that was stopped."""
     options = replace(
         DEFAULT_OPTIONS,
-        detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
+        detect=replace(DEFAULT_OPTIONS.detect, max_keypoints=max_keypoints, upright=upright),
         match=MatchOptions(ratio=ratio),
         verify=VerifyOptions(verify),
         max_side=max_side,

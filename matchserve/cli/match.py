@@ -22,6 +22,7 @@ from matchserve.cli.options import (
     CameraOfSecond,
     Duplicates,
     Exif,
+    FurtherOrientations,
     ImageFile,
     JsonFile,
     MaxKeypoints,
@@ -131,6 +132,7 @@ def match(
     keypoints1: PointsFile = None,
     upright: Upright = False,
     duplicates: Duplicates = False,
+    further_orientations: FurtherOrientations = defaults.FURTHER_ORIENTATIONS,
     selection: SelectionOption = defaults.SELECTION,
     max_side: MaxSide = defaults.MAX_SIDE,
     max_pixels: MaxPixels = LIBRARY_LIMITS.max_pixels,
@@ -175,6 +177,7 @@ def match(
             "duplicates": duplicates, "selection": selection, "views": views, "guided": guided,
             "camera": camera, "camera0": camera0, "camera1": camera1,
             "max_distance": max_distance, "details": details,
+            "further_orientations": further_orientations,
             **extras0.fields(), **extras1.fields(),
         }  # fmt: skip
         _match_on_server(server, (image0, image1), fields, (json, npz, draw))
@@ -185,6 +188,7 @@ def match(
             upright=upright,
             duplicates=duplicates,
             selection=selection,
+            further_orientations=further_orientations,
         ),
         max_side=max_side,
         judge=JudgeOptions(min_confidence, refine),

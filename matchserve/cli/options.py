@@ -66,7 +66,19 @@ Upright = Annotated[
 ]
 Duplicates = Annotated[
     bool,
-    typer.Option(help="Keep keypoints that share a position and differ in orientation only."),
+    typer.Option(
+        help="Keep all keypoints that share a position and differ in orientation only, and count "
+        "them in --max-keypoints."
+    ),
+]
+FurtherOrientations = Annotated[
+    float,
+    typer.Option(
+        help="Share of the best keypoints that are described in each of their other dominant "
+        "orientations as well, besides --max-keypoints; not with --duplicates.",
+        min=0.0,
+        max=1.0,
+    ),
 ]
 SelectionOption = Annotated[
     Selection,

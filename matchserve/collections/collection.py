@@ -41,7 +41,7 @@ from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.keypoints import DetectOptions
 
 DEFAULT_OPTIONS = Options(
-    detect=DetectOptions(max_keypoints=defaults.COLLECTION_MAX_KEYPOINTS),
+    detect=DetectOptions(max_keypoints=defaults.COLLECTION_MAX_KEYPOINTS, further_orientations=0.0),
     exif="ignore",
     verify=VerifyOptions(),
     judge=JudgeOptions(min_confidence=defaults.COLLECTION_MIN_CONFIDENCE),

@@ -26,7 +26,6 @@ from matchserve.jobs.names import COLLECTION_PATTERN
 from matchserve.matcher import Options
 from matchserve.types import CollectionVerify
 from matchserve.vision.geometry import VerifyOptions
-from matchserve.vision.keypoints import DetectOptions
 
 Kind = Literal["match_collection", "reconstruct"]
 
@@ -105,8 +104,10 @@ class JobRequest(BaseModel):
         """Return the options of matching; the arguments are those of jobs that give none."""
         return replace(
             DEFAULT_OPTIONS,
-            detect=DetectOptions(
-                max_keypoints=self.max_keypoints or max_keypoints, upright=self.upright
+            detect=replace(
+                DEFAULT_OPTIONS.detect,
+                max_keypoints=self.max_keypoints or max_keypoints,
+                upright=self.upright,
             ),
             verify=VerifyOptions(self.verify),
             max_side=max_side if self.max_side is None else self.max_side,

@@ -22,6 +22,7 @@ from matchserve.pipeline.inputs import ImageSource, PlainSource, as_input, find_
 from matchserve.pipeline.pair_runner import Source
 from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image
+from matchserve.vision.arrays import positions
 from matchserve.vision.decode import Decoder, InProcessDecoder, from_array
 from matchserve.vision.decode_cost import decoding_bytes
 from matchserve.vision.keypoints import DetectOptions
@@ -126,7 +127,8 @@ class Describer:
         with call.clock.stage("describe"):
             descriptors = self._descriptor.describe(image, keypoints, call)
         card = self._descriptor.card
-        is_full = len(keypoints) >= detect_options.max_keypoints
+        counted = keypoints.xy if detect_options.duplicates else np.unique(positions(keypoints.xy))
+        is_full = len(counted) >= detect_options.max_keypoints
         features = Features(
             *(keypoints, descriptors, card.name, image.size, card.fingerprint, image.working_size),
             truncated=is_full and source.given.points is None,

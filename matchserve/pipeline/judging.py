@@ -96,7 +96,7 @@ def find_matches(
     # (docs/research/match-quality.md).
     least = min(options.min_confidence, support)
     rows = np.flatnonzero(confidence >= least)
-    rows = rows[_one_for_each_position(keypoints, confidence, rows)]
+    rows = rows[one_for_each_position(keypoints, confidence, rows)]
     kept = None if points is None else points[rows]
     returned = np.asarray(confidence[rows] >= options.min_confidence)
     return JudgedMatches(matches[rows], kept, len(matches), returned)
@@ -142,11 +142,11 @@ def judge(
     return second.probability(second_cues(cues, judged, refinement)), refinement
 
 
-def _one_for_each_position(
-    keypoints: tuple[Keypoints, Keypoints], confidence: Float32, rows: NDArray[np.intp]
+def one_for_each_position(
+    keypoints: tuple[Keypoints, Keypoints], sureness: Float32, rows: NDArray[np.intp]
 ) -> NDArray[np.intp]:
-    """Indices into `rows`, ascending, of which no two share a position in either image."""
-    order = np.argsort(-confidence[rows], kind="stable")
+    """Indices into `rows`, ascending: of those that share a position in an image, the surest."""
+    order = np.argsort(-sureness[rows], kind="stable")
     for side in keypoints:
         _, first = np.unique(positions(side.xy[rows[order]]), return_index=True)
         order = order[np.sort(first)]

@@ -119,7 +119,7 @@ class ViewSearch:
         searched = self.images[side]
         region = ViewRegion(rendered, searched.image.size, searched.mask)
         is_upright = frontal.orientation != "oriented"
-        detect_options = replace(self.options.detect, upright=is_upright)
+        detect_options = replace(self.options.detect, upright=is_upright, further_orientations=0.0)
         with self.call.clock.stage("detect"):
             keypoints = off_main_thread(detect, rendered.image, detect_options, region)
         if frontal.orientation == "turned":

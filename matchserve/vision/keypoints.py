@@ -39,6 +39,9 @@ _DOUBLED_BLUR = 1.0
 # Number of keypoints per extremum of the finest octave, sampled at the resolution of the image:
 # measured 1.4 to 2.7 for 95 % of photographs. A value below that requests a few keypoints too many.
 _KEYPOINTS_PER_EXTREMUM = 1.1
+# Column of rows (x, y, sigma, angle, contrast or score, rank): 0 for the first orientation of a
+# position, 1 and more for the others.
+_RANK = 5
 # The extrema are counted in bands of this many rows, one band every this many rows.
 _BAND, _BAND_STEP = 32, 128
 
@@ -47,10 +50,12 @@ _BAND, _BAND_STEP = 32, 128
 class DetectOptions:
     """How keypoints are found.
 
-    A position may have several dominant orientations: `duplicates` keeps a keypoint for each of
-    them. Without, `max_keypoints` counts positions, which finds more distinct correct matches
-    for the same number of keypoints (docs/research/match-quality.md).
-    `upright` sets every angle to 0, which also leaves one keypoint for each position. The
+    A position may have several dominant orientations. `max_keypoints` counts positions, and one
+    orientation of each is used. The best `further_orientations` of the positions, a share from 0
+    to 1, add a keypoint for each of their other orientations, at most this share of
+    `max_keypoints` in all (docs/research/keypoints.md). `duplicates` keeps all orientations and
+    counts every one of them instead.
+    `upright` sets every angle to 0, which leaves one keypoint for each position. The
     thresholds are those of OpenCV. The defaults accept almost every extremum, also on edges, and
     keep the strongest: this gives more correct matches than OpenCV's 0.04 and 10 for the same
     number of keypoints. `selection` is how the `max_keypoints` are chosen: those of the highest
@@ -63,6 +68,7 @@ class DetectOptions:
     contrast_threshold: float = 0.01
     edge_threshold: float = 10_000.0
     selection: Selection = defaults.SELECTION
+    further_orientations: float = defaults.FURTHER_ORIENTATIONS
 
     def __post_init__(self) -> None:
         if self.max_keypoints < 1:
@@ -74,6 +80,10 @@ class DetectOptions:
         if self.selection not in SELECTIONS:
             raise InvalidParameter(
                 f"selection is {self.selection!r}, not one of {', '.join(SELECTIONS)}"
+            )
+        if not 0.0 <= self.further_orientations <= 1.0:
+            raise InvalidParameter(
+                f"further_orientations is {self.further_orientations}, not in 0..1"
             )
 
 
@@ -112,7 +122,7 @@ def detect(
     rows = _chosen(image.grey, options, is_allowed, check)
     scale = math.sqrt(float(np.prod(image.scale_xy)))
     xy = image.to_sent(rows[:, :2]).astype(np.float32)
-    sigma, angle, score = rows[:, 2:].astype(np.float32).T
+    sigma, angle, score = rows[:, 2:5].astype(np.float32).T
     return Keypoints(xy, sigma / np.float32(scale), angle, score)
 
 
@@ -143,8 +153,18 @@ def _chosen(
         rows = _strongest(grey, options, wanted, is_allowed, check)
         rows[:, 4] = repeatability_scores(rows)
         gives_way = ~is_best_nearby(rows, grey.shape)
-    order = np.lexsort((rows[:, 3], rows[:, 2], rows[:, 0], rows[:, 1], -rows[:, 4], gives_way))
-    return np.asarray(rows[order[: options.max_keypoints]])
+    keys = (rows[:, 3], rows[:, _RANK], *rows[:, [2, 0, 1]].T, -rows[:, 4], gives_way)
+    return _best(rows[np.lexsort(keys)], options)
+
+
+def _best(rows: Float64, options: DetectOptions) -> Float64:
+    """Return the best positions of sorted rows, the best of them with further orientations."""
+    is_first = rows[:, _RANK] == 0
+    place = np.cumsum(is_first) - 1
+    most = int(options.further_orientations * options.max_keypoints)
+    is_further = ~is_first & (place < most)
+    is_further &= np.cumsum(is_further) <= most
+    return np.asarray(rows[(is_first & (place < options.max_keypoints)) | is_further])
 
 
 def _strongest(
@@ -154,7 +174,7 @@ def _strongest(
     is_allowed: Callable[[Float64], Bool],
     check: Check = _go_on,
 ) -> Float64:
-    """Return rows of at least the `wanted` strongest keypoints, or of all if fewer exist.
+    """Return rows of at least the `wanted` strongest positions, or of all if fewer exist.
 
     Weak keypoints cost as much as strong ones. So an estimated contrast threshold is tried first,
     then half of it; keypoints below the threshold could not be among the strongest.
@@ -164,7 +184,7 @@ def _strongest(
         if threshold > options.contrast_threshold:
             rows = _dog(grey, threshold, options, check)
             rows = rows[is_allowed(rows)]
-            if len(rows) >= wanted:
+            if np.count_nonzero(rows[:, _RANK] == 0) >= wanted:
                 return rows
     rows = _dog(grey, options.contrast_threshold, options, check)
     return np.asarray(rows[is_allowed(rows)])
@@ -208,7 +228,7 @@ def _fine_differences(grey: UInt8) -> list[NDArray[np.float32]]:
 
 
 def _dog(grey: UInt8, contrast_threshold: float, options: DetectOptions, check: Check) -> Float64:
-    """Return the rows of all keypoints that are not in flat regions."""
+    """Return the rows of all keypoints that are not in flat regions, each with its rank."""
     # Without enable_precise_upscale every keypoint is shifted by a quarter of a pixel.
     detector = cv2.SIFT.create(
         nfeatures=0,
@@ -225,15 +245,19 @@ def _dog(grey: UInt8, contrast_threshold: float, options: DetectOptions, check: 
     if options.upright:
         rows[:, 3] = 0.0
         rows = np.unique(rows, axis=0)
-    elif not options.duplicates:
-        rows = _one_orientation(rows)
+    rows = np.column_stack([rows, np.zeros(len(rows))])
+    if not (options.upright or options.duplicates):
+        rows = _with_rank(rows)
+        if options.further_orientations == 0:
+            rows = rows[rows[:, _RANK] == 0]
     return np.asarray(rows[_is_textured(grey, rows)])
 
 
-def _one_orientation(rows: Float64) -> Float64:
-    """Keep, of keypoints that share position and scale, the one after the widest gap of angles.
+def _with_rank(rows: Float64) -> Float64:
+    """Rank the keypoints that share position and scale by the gap of angles before them.
 
-    This choice turns with the image. OpenCV does not say which orientation is the strongest.
+    The one after the widest gap is the first, with rank 0. This choice turns with the image.
+    OpenCV does not say which orientation is the strongest.
     """
     rows = rows[np.lexsort(rows.T[3::-1])]
     _, start, group, count = np.unique(
@@ -244,7 +268,9 @@ def _one_orientation(rows: Float64) -> Float64:
     before[start] = start + count - 1
     gap = (rows[:, 3] - rows[before, 3]) % (2 * np.pi)
     order = np.lexsort((-gap, group))
-    return np.asarray(rows[order[start]])
+    rows = rows[order]
+    rows[:, _RANK] = np.arange(len(rows)) - np.repeat(start, count)
+    return np.asarray(rows)
 
 
 def _is_textured(grey: UInt8, rows: Float64) -> Bool:

@@ -118,8 +118,8 @@ def evaluate(
     selection: Annotated[
         Selection | None,
         typer.Option(
-            help="How keypoints are chosen, one for each position; that of the pipeline if not "
-            "given (homography, pose, wide)."
+            help="How keypoints are chosen, with one raw match for each position; that of the "
+            "pipeline if not given (homography, pose, wide)."
         ),
     ] = None,
     views: Annotated[

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matchserve import defaults
 from matchserve.files import open_whole
+from matchserve.pipeline.judging import matched_keypoints, one_for_each_position
 from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image, Keypoints
 from matchserve.vision.keypoints import DetectOptions, detect
@@ -74,8 +76,12 @@ def predict(model: Model, data: ImageSet, options: Options) -> Predictions:
     return Predictions(keypoints, sizes, matches)
 
 
-def find_keypoints(data: ImageSet, options: Options) -> Arrays:
+def find_keypoints(
+    data: ImageSet, options: Options, further_orientations: float = defaults.FURTHER_ORIENTATIONS
+) -> Arrays:
     """Detect the keypoints of every image, or read them from the cache.
+
+    The strongest with all their orientations, or those that the `selection` of the options chooses.
 
     Each array has a first row (width, height, 0, 0, 0), then rows (x, y, sigma, angle, score).
     """
@@ -83,6 +89,7 @@ def find_keypoints(data: ImageSet, options: Options) -> Arrays:
         data=data.digest,
         images=sorted(data.images),
         code=matching_code(),
+        further_orientations=further_orientations,
         **options.protocol("max_keypoints", "selection"),
     )
 
@@ -91,6 +98,7 @@ def find_keypoints(data: ImageSet, options: Options) -> Arrays:
             max_keypoints=options.max_keypoints,
             duplicates=options.selection is None,
             selection=options.selection or "contrast",
+            further_orientations=further_orientations,
         )
         rows = {}
         for name, load in progress(data.images.items(), total=len(data.images), label="keypoints"):
@@ -139,7 +147,13 @@ def _match_all(
 ) -> Arrays:
     features = describe_all(model, data.images, keypoints)
     rule = MatchOptions(ratio=options.ratio)
-    return {
-        str(number): np.asarray(match(features[one], features[other], rule).pairs)
-        for number, (one, other) in enumerate(data.pairs)
-    }
+
+    def matched(one: str, other: str) -> NDArray[np.int32]:
+        sides = features[one], features[other]
+        found = match(*sides, rule)
+        if options.selection is not None:
+            rows = np.arange(len(found))
+            found = found[one_for_each_position(matched_keypoints(sides, found), found.score, rows)]
+        return np.asarray(found.pairs)
+
+    return {str(number): matched(*pair) for number, pair in enumerate(data.pairs)}

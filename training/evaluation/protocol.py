@@ -32,8 +32,8 @@ class Options:
     images or pairs, for benchmarks that can use any number. `pattern` selects sequences by name;
     `split` is that of HPatches. `pipeline` is "raw" for all mutual nearest neighbours,
     "default" for what the service returns by default, or "both", beside OpenCV's SIFT.
-    `selection` chooses keypoints in another way than the pipeline does, and keeps one keypoint for
-    each position. `views` is the number of pairs of synthetic views that the default pipeline
+    `selection` chooses keypoints in another way than the pipeline does; raw matches are then one
+    for each position. `views` is the number of pairs of synthetic views that the default pipeline
     matches, or "auto". `cache` holds predictions, `workspace` temporary files.
     """
 

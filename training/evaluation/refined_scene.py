@@ -73,7 +73,7 @@ def match_scene(model: Model, images: ImageSet, options: Options, rule: SfmOptio
 
 def _match_all(model: Model, images: ImageSet, options: Options, rule: SfmOptions) -> Arrays:
     """Return keypoints (x, y, sigma, angle, score) and sizes by image, and matches by pair."""
-    rows = find_keypoints(images, options)
+    rows = find_keypoints(images, options, DEFAULT_OPTIONS.detect.further_orientations)
     keypoints = {name: as_keypoints(rows[name][1:]) for name in images.images}
     described = describe_all(model, images.images, keypoints)
     # Matches are judged only if the card's own name stands there; a result may rename the model.

@@ -75,7 +75,9 @@ def test_every_option_of_match_reaches_the_matcher(files: tuple[Path, Path]) -> 
 
     plain = found()
     assert len(found("--ratio", 0.7)["matches"]) < len(plain["matches"])
-    assert len(found("--max-keypoints", 100, "--views", 1)["keypoints0"]) == 100
+    few = ("--max-keypoints", 100, "--views", 1, "--further-orientations")
+    assert len(found(*few, 0)["keypoints0"]) == 100
+    assert 100 < len(found(*few, 1)["keypoints0"]) <= 200
     assert found("--upright")["matches"] != plain["matches"]
     assert len(found("--max-side", 200)["keypoints0"]) < len(plain["keypoints0"])
     tight = found("--threshold-px", 0.2)["geometry"]["inliers"]
@@ -87,7 +89,8 @@ def test_describe(files: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "f.npz"
     run("describe", files[0], "-o", out, "--max-keypoints", 300, "--model", "sift")
     with np.load(out) as arrays:
-        assert arrays["descriptors"].shape == (300, 128)
+        assert len(np.unique(arrays["keypoints"], axis=0)) == 300
+        assert arrays["descriptors"].shape == (len(arrays["keypoints"]), 128)
 
 
 def test_models_and_doctor(tiny_model: Path) -> None:

@@ -23,7 +23,7 @@ from matchserve.vision.decode import decode, decode_colour
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.windows import MAX_SIGMA, Core, Level, Span, in_image, levels, spans, windows
 
-ALL = Options(detect=DetectOptions(max_keypoints=100_000))
+ALL = Options(detect=DetectOptions(max_keypoints=100_000, further_orientations=0))
 PLENTY = 10**6
 
 

@@ -65,7 +65,8 @@ def test_a_photograph_under_a_known_homography(photograph: UInt8) -> None:
 def test_an_image_with_itself_is_the_identity(photograph: UInt8) -> None:
     result = Matcher("rootsift").match(photograph, photograph, HOMOGRAPHY)
     np.testing.assert_array_equal(result.matches.pairs[:, 0], result.matches.pairs[:, 1])
-    assert len(result.matches) == len(result.features0)
+    places = {tuple(xy) for xy in result.features0.keypoints.xy.tolist()}
+    assert len(result.matches) == len(places) < len(result.features0)
     assert corner_error(result, np.eye(3)) < 1e-3
     assert result.inlier_count == len(result.matches)
 

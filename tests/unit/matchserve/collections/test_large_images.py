@@ -24,7 +24,9 @@ from matchserve.pattern import generate
 from matchserve.vision.keypoints import DetectOptions
 from tests.geotiff_files import UTM_33N, write_geotiff
 
-OPTIONS = Options(detect=DetectOptions(max_keypoints=300), exif="ignore", max_side=256)
+OPTIONS = Options(
+    detect=DetectOptions(max_keypoints=300, further_orientations=0), exif="ignore", max_side=256
+)
 LIMITS = replace(LIBRARY_LIMITS, max_pixels=300_000)
 """Images of 700 x 500 pixels are above these."""
 ABOVE, BELOW = ("left.tif", "right.jpg"), ("small.png",)

@@ -47,7 +47,7 @@ def test_keypoints_are_those_of_this_process(reduced: Image, *, duplicates: bool
     here = detect(reduced, options)
     for name in ("xy", "sigma", "angle", "score"):
         np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
-    assert len(here) == 300
+    assert len(here) == 300 if duplicates else 300 < len(here) <= 450
 
 
 @pytest.mark.usefixtures("in_process")

@@ -162,6 +162,7 @@ def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
 
 def _with_minimum(confidence: float) -> Options:
     return Options(
+        detect=DetectOptions(further_orientations=0),  # every position has one match then
         judge=JudgeOptions(min_confidence=confidence),
         verify=VerifyOptions("none"),
         orientation="oriented",

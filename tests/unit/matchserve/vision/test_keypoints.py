@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -13,6 +15,8 @@ from matchserve.types import Float64, Image, Keypoints, UInt8
 from matchserve.vision import keypoints as module
 from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions, detect, to_opencv
+from matchserve.vision.selection import Selection
+from matchserve.vision.tiles import Search, keypoint_rows
 
 
 def blobs(seed: int) -> tuple[UInt8, Float64]:
@@ -56,8 +60,9 @@ def test_localisation_is_unbiased_also_after_rotation(quarter_turns: int) -> Non
 
 def test_exactly_the_strongest_in_one_order(grey_photograph: UInt8) -> None:
     image = from_array(grey_photograph)
-    everything = detect(image, DetectOptions(max_keypoints=100_000, selection="contrast"))
-    some = detect(image, DetectOptions(max_keypoints=500, selection="contrast"))
+    options = DetectOptions(100_000, selection="contrast", further_orientations=0)
+    everything = detect(image, options)
+    some = detect(image, replace(options, max_keypoints=500))
     assert len(everything) > 1000
     assert len(some) == 500
     np.testing.assert_array_equal(some.xy, everything.xy[:500])
@@ -77,7 +82,7 @@ def test_a_raised_threshold_loses_no_strong_keypoint(
     elif textured == "between them":
         image[in_band] *= 0.05
     grey = np.clip(image + 128, 0, 255).astype(np.uint8)
-    options = DetectOptions(max_keypoints=1000, upright=upright, selection="contrast")
+    options = DetectOptions(1000, upright, selection="contrast", further_orientations=0)
     thresholds = []
     dog = module._dog
 
@@ -101,7 +106,7 @@ def test_ties_are_ordered_by_place() -> None:
     tile = np.zeros((40, 40), np.uint8)
     cv2.circle(tile, (20, 20), 6, 200, -1)
     image = from_array(np.tile(tile, (6, 6)))
-    found = detect(image, DetectOptions(max_keypoints=10_000))
+    found = detect(image, DetectOptions(max_keypoints=10_000, further_orientations=0))
     rows = np.column_stack([-found.score, found.xy[:, 1], found.xy[:, 0], found.sigma, found.angle])
     order = np.lexsort(rows.T[::-1])
     np.testing.assert_array_equal(order, np.arange(len(found)))
@@ -120,13 +125,56 @@ def test_upright_drops_copies_by_orientation(grey_photograph: UInt8) -> None:
 def test_one_orientation_spends_the_budget_on_distinct_positions(grey_photograph: UInt8) -> None:
     image = from_array(grey_photograph)
     every = detect(image, DetectOptions(max_keypoints=500, duplicates=True))
-    single = detect(image, DetectOptions(max_keypoints=500))
+    single = detect(image, DetectOptions(max_keypoints=500, further_orientations=0))
     for found, is_distinct in ((every, False), (single, True)):
         places = np.unique(np.column_stack([found.xy, found.sigma]), axis=0)
         assert len(found) == 500
         assert (len(places) == 500) is is_distinct
     strongest = {tuple(row) for row in every.xy.tolist()}
     assert strongest < {tuple(row) for row in single.xy.tolist()}
+
+
+@pytest.mark.parametrize("share", [0.25, 1.0])
+@pytest.mark.parametrize("selection", ["contrast", "repeatable"])
+def test_the_best_keypoints_have_further_orientations(
+    grey_photograph: UInt8, share: float, selection: Selection
+) -> None:
+    image = from_array(grey_photograph)
+    options = DetectOptions(400, selection=selection, further_orientations=share)
+    found, single = detect(image, options), detect(image, replace(options, further_orientations=0))
+    rows = [tuple(row) for row in np.column_stack([found.xy, found.angle]).tolist()]
+    assert len(set(rows)) == len(rows)
+    # The first orientation of each position is the one that is used without further ones.
+    places: dict[tuple[float, float], list[float]] = {}
+    for x, y, angle in rows:
+        places.setdefault((x, y), []).append(angle)
+    assert list(places) == [tuple(xy) for xy in single.xy.tolist()]
+    assert [angles[0] for angles in places.values()] == single.angle.tolist()
+    # All orientations of the best share, and only of it.
+    every = detect(image, DetectOptions(100_000, duplicates=True, selection="contrast"))
+    counts = Counter(tuple(xy) for xy in every.xy.tolist())
+    best = int(share * 400)
+    for rank, (place, angles) in enumerate(places.items()):
+        assert len(angles) == (counts[place] if rank < best else 1)
+    assert len(single) < len(found) <= len(single) + best
+
+
+def test_further_orientations_are_no_more_than_their_share(
+    grey_photograph: UInt8, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where every position has many of them."""
+
+    def repeated(grey: UInt8, search: Search) -> Float64:
+        rows = keypoint_rows(grey, search)
+        turns = np.array([0.0, 0.01, 0.02, 0.03])
+        turned = np.repeat(rows, len(turns), axis=0)
+        turned[:, 3] += np.tile(turns, len(rows))
+        return turned
+
+    monkeypatch.setattr(module, "keypoint_rows", repeated)
+    found = detect(from_array(grey_photograph), DetectOptions(400, further_orientations=0.5))
+    assert len(found) == 600
+    assert len(np.unique(found.xy, axis=0)) == 400
 
 
 def test_max_side_gives_coordinates_of_the_sent_image(grey_photograph: UInt8) -> None:

@@ -32,13 +32,13 @@ def test_a_concave_polygon_is_ignored_by_the_even_odd_rule() -> None:
 
 def test_keypoints_are_found_outside_of_the_mask_only(image: Image) -> None:
     """The strongest of what is left, not what is left of the strongest."""
-    options = DetectOptions(max_keypoints=100, selection="contrast")
+    options = DetectOptions(100, selection="contrast", further_orientations=0)
     mask = Mask(parse_shapes([[0, 0, 800, 300]]))
     masked, free = detect(image, options, mask), detect(image, options)
     assert (free.xy[:, 1] < 300).any()
     assert (masked.xy[:, 1] >= 300).all()
     assert len(masked) == 100
-    everything = detect(image, DetectOptions(max_keypoints=20_000, selection="contrast"))
+    everything = detect(image, DetectOptions(20_000, selection="contrast", further_orientations=0))
     below = everything[everything.xy[:, 1] >= 300][:100]
     np.testing.assert_array_equal(masked.xy, below.xy)
 
@@ -46,7 +46,7 @@ def test_keypoints_are_found_outside_of_the_mask_only(image: Image) -> None:
 def test_a_mask_image_of_another_resolution_is_stretched(image: Image) -> None:
     picture = np.full((60, 80), 255, np.uint8)
     picture[:, :40] = 20  # JPEG makes black not quite black
-    found = detect(image, DetectOptions(max_keypoints=100), Mask(image=picture))
+    found = detect(image, DetectOptions(100, further_orientations=0), Mask(image=picture))
     assert len(found) == 100
     assert (found.xy[:, 0] >= 399.5).all()
 

@@ -161,7 +161,7 @@ def test_no_keypoints_give_no_patches(pattern: UInt8) -> None:
 @pytest.mark.parametrize("size", [8, 64, 128])
 def test_every_size_can_be_cropped(grey_photograph: UInt8, size: int) -> None:
     image = from_array(grey_photograph)
-    found = detect(image, DetectOptions(max_keypoints=200))
+    found = detect(image, DetectOptions(max_keypoints=200, upright=True))
     small = crop(image, found, PatchSpec(size=8, antialias=False))
     large = crop(image, found, PatchSpec(size=size, antialias=False))
     assert large.shape == (200, 1, size, size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
@@ -37,7 +39,7 @@ def test_positions_beyond_the_border_count_as_on_it() -> None:
 
 def test_repeatable_keypoints_are_sorted_and_as_many(grey_photograph: UInt8) -> None:
     image = from_array(grey_photograph)
-    options = DetectOptions(max_keypoints=CHOSEN, selection="repeatable")
+    options = DetectOptions(CHOSEN, selection="repeatable", further_orientations=0)
     found, again = detect(image, options), detect(image, options)
     assert len(found) == CHOSEN
     assert len(np.unique(np.column_stack([found.xy, found.sigma]), axis=0)) == CHOSEN
@@ -48,11 +50,13 @@ def test_repeatable_keypoints_are_sorted_and_as_many(grey_photograph: UInt8) -> 
 
 def test_near_keypoints_come_last_and_only_to_fill_the_number(grey_photograph: UInt8) -> None:
     image = from_array(grey_photograph)
-    few = detect(image, DetectOptions(max_keypoints=CHOSEN, selection="repeatable"))
+    one_orientation = DetectOptions(CHOSEN, further_orientations=0)
+    few = detect(image, one_orientation)
     distance = np.linalg.norm(few.xy[:, None] - few.xy[None], axis=2) + 99 * np.eye(CHOSEN)
     assert distance.min() > SPREAD_PX - 1
-    everything = detect(image, DetectOptions(max_keypoints=100_000, selection="repeatable"))
-    contrast = detect(image, DetectOptions(max_keypoints=100_000, selection="contrast"))
+    many = replace(one_orientation, max_keypoints=100_000)
+    everything = detect(image, many)
+    contrast = detect(image, replace(many, selection="contrast"))
     assert len(everything) == len(contrast)
     falls = np.flatnonzero(np.diff(everything.score) > 0)
     assert len(falls) == 1  # the scores begin again with those that gave way
