@@ -158,7 +158,8 @@ class Settings(BaseSettings):
     """Number of processes of a job; by default half of the cores of a worker. With 0 jobs wait for
     `matchserve worker`."""
     job_niceness: Annotated[int, Field(ge=0, le=19)] = 19
-    """Niceness of the processes of jobs: the higher, the less they slow requests."""
+    """Niceness of the processes of jobs: the higher, the less they slow requests. With 19 they only
+    use processor time that is left over."""
     job_hours: Annotated[float, Field(gt=0, le=1000)] = DEFAULT_QUOTAS.job_hours
     """Maximum time of a job."""
     quota_collections: Positive = DEFAULT_QUOTAS.collections

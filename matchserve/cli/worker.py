@@ -32,10 +32,12 @@ def worker(
     settings = load_settings(
         data_dir=data_dir, job_cores=cores, models_dir=models_dir, provider=provider
     )
+    from matchserve.jobs.process import lower_session
     from matchserve.jobs.service import JobService
 
     if settings.data_dir is None:
         raise InvalidParameter("name the folder of jobs with --data-dir or MATCHSERVE_DATA_DIR")
+    lower_session(settings.job_niceness)
     runner = JobService(settings, settings.data_dir).runner()
     thread = threading.Thread(target=runner.run, kwargs={"until_idle": until_idle})
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -17,6 +17,9 @@ from typing import Any, get_type_hints
 
 from matchserve.errors import MatchServeError
 
+LOWEST = 19
+"""The highest niceness, which is the lowest priority."""
+
 
 def order_text(order: Any) -> str:
     """Return an order as one line of JSON."""
@@ -58,10 +61,21 @@ def main() -> None:
 def lower_priority(niceness: int) -> None:
     """Lower the priority of this process and of those that it starts.
 
-    Linux may share processor time between sessions first (autogroups), and a job has a session of
-    its own: then the priority among processes alone would leave it half of the machine.
+    The lowest one is that of Linux's idle policy: such a process makes way at once for one that has
+    something to do, while one of niceness 19 first ends its time slice.
     """
     os.nice(niceness)
+    if niceness >= LOWEST and sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a container may forbid it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def lower_session(niceness: int) -> None:
+    """Lower the priority of the session that this process leads, if it leads one.
+
+    Linux may share processor time between sessions first (autogroups): then the priority among
+    processes alone would leave a session of jobs half of the machine.
+    """
     if os.getsid(0) == os.getpid():
         with contextlib.suppress(OSError):  # a kernel without autogroups
             Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")

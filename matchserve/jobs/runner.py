@@ -187,7 +187,9 @@ def _process(order: Order, log: Path) -> Iterator[tuple[subprocess.Popen[str], L
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            start_new_session=True,
+            # Ctrl-C is for the service. In a session of its own the priority of the job would only
+            # count among its own processes.
+            process_group=0,
         ) as process,
     ):
         stdin, stdout = process.stdin, process.stdout

@@ -13,26 +13,37 @@ from matchserve.jobs.process import without_places
 AUTOGROUP = Path("/proc/self/autogroup")
 
 
-@pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel has no autogroups")
-def test_a_job_yields_to_other_sessions() -> None:
-    code = (
-        "import os; from pathlib import Path; from matchserve.jobs.process import lower_priority;"
-        f"lower_priority(7); print(os.nice(0), Path('{AUTOGROUP}').read_text())"
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the policy")
+@pytest.mark.parametrize("niceness", [7, 19])
+def test_a_job_of_the_lowest_priority_only_uses_time_that_is_left_over(niceness: int) -> None:
+    found = printed(
+        "import os; from matchserve.jobs.process import lower_priority;"
+        f"lower_priority({niceness});"
+        "print(os.nice(0), os.sched_getscheduler(0) == os.SCHED_IDLE)"
     )
-    command = [sys.executable, "-c", code]
-    found = subprocess.run(
-        command, capture_output=True, text=True, start_new_session=True, check=True
-    )
-    assert found.stdout.split()[0] == "7"
-    assert found.stdout.split()[-2:] == ["nice", "7"]
+    assert found == f"{niceness} {niceness == 19}"
 
 
 @pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel has no autogroups")
-def test_a_process_of_another_session_leaves_that_session_alone() -> None:
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_worker_lowers_the_session_that_it_leads_and_no_other(*, leads: bool) -> None:
     before = AUTOGROUP.read_text(encoding="ascii")
-    code = "from matchserve.jobs.process import lower_priority; lower_priority(5)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    found = printed(
+        "from pathlib import Path; from matchserve.jobs.process import lower_session;"
+        f"lower_session(7); print(Path('{AUTOGROUP}').read_text())",
+        leads=leads,
+    )
+    assert found.endswith("nice 7" if leads else before.strip())
     assert AUTOGROUP.read_text(encoding="ascii") == before
+
+
+def printed(code: str, *, leads: bool = False) -> str:
+    """Run code in a process, in a session of its own if it is to lead one."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, start_new_session=leads, check=True
+    )
+    return done.stdout.strip()
 
 
 def test_errors_do_not_say_where_files_lie() -> None:
