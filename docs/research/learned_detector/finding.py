@@ -43,7 +43,7 @@ def find(
     if mask is not None:
         allowed = mask.allows(xy, image.size)
         rows, xy = rows[allowed], xy[allowed]
-    gives_way = ~is_best_nearby(np.insert(rows, 3, 0.0, axis=1), image.grey.shape)
+    gives_way = ~is_best_nearby(rows[:, :2], rows[:, 3], image.grey.shape)
     order = np.lexsort((rows[:, 0], rows[:, 1], -rows[:, 3], gives_way))[: options.max_keypoints]
     scale = math.sqrt(float(np.prod(image.scale_xy)))
     last = np.array(image.size) - 1

@@ -100,7 +100,7 @@ def choose(net: ScoreNet, candidates: Candidates, image: Image, wanted: int) -> 
         score = net(torch.from_numpy(candidates.patches), candidates.scalars).numpy()
     rows = candidates.rows.copy()
     rows[:, 4] = np.exp(score)
-    gives_way = ~is_best_nearby(rows, image.grey.shape)
+    gives_way = ~is_best_nearby(rows[:, :2], rows[:, 4], image.grey.shape)
     return np.asarray(rows[np.lexsort((-rows[:, 4], gives_way))[:wanted]])
 
 

@@ -1,0 +1,90 @@
+"""The dominant directions of the gradient around points, for points that come without orientation.
+
+As in SIFT (Lowe 2004, section 5): the peaks of a histogram of 36 directions, weighted by a Gaussian
+of 1.5 sigma.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from matchserve.types import Float32, Float64, Image
+
+_BINS = 36
+_WEIGHT_SIGMA = 1.5
+_RADIUS = 8  # of the grid of samples; its step is 4.5 sigma / 8
+# A further direction has a peak of at least this share of the highest one.
+_FURTHER_SHARE = 0.8
+
+
+def dominant_directions(image: Image, xy: Float32, sigma: Float32) -> Float32:
+    """Return the strongest direction of the gradient around each point, in radians.
+
+    `xy` are in pixels of the image as sent, `sigma` in pixels of the working image.
+    """
+    histograms = _histograms(image, xy, sigma)
+    return _interpolated(histograms, np.arange(len(xy)), histograms.argmax(axis=1))
+
+
+def further_directions(
+    image: Image, xy: Float32, sigma: Float32
+) -> tuple[NDArray[np.intp], Float32]:
+    """Return the other directions of points, nearly as strong: their rows, and angles in radians.
+
+    `xy` are in pixels of the image as sent, `sigma` in pixels of the working image.
+    """
+    histograms = _histograms(image, xy, sigma)
+    is_peak = histograms > np.roll(histograms, 1, axis=1)
+    is_peak &= histograms >= np.roll(histograms, -1, axis=1)
+    is_peak &= histograms >= _FURTHER_SHARE * histograms.max(axis=1, keepdims=True)
+    is_peak[np.arange(len(xy)), histograms.argmax(axis=1)] = False
+    rows, bins = np.nonzero(is_peak)
+    return rows, _interpolated(histograms, rows, bins)
+
+
+def _histograms(image: Image, xy: Float32, sigma: Float32) -> Float64:
+    """Return the smoothed histogram of directions around each point, (N, 36)."""
+    histograms = np.zeros((len(xy), _BINS))
+    working = image.to_working(xy)
+    # Points of about the same scale share a blurred image: half-octaves, as few as there are.
+    levels = np.round(2 * np.log2(np.maximum(sigma, 0.5))).astype(int)
+    for level in np.unique(levels):
+        rows = np.flatnonzero(levels == level)
+        histograms[rows] = _smoothed(_histograms_at(image, working[rows], 2.0 ** (level / 2)))
+    return histograms
+
+
+def _histograms_at(image: Image, xy: Float64, sigma: float) -> Float64:
+    blurred = cv2.GaussianBlur(image.grey.astype(np.float32), (0, 0), sigma)
+    gradient_x = cv2.Sobel(blurred, cv2.CV_32F, 1, 0, ksize=1, borderType=cv2.BORDER_REPLICATE)
+    gradient_y = cv2.Sobel(blurred, cv2.CV_32F, 0, 1, ksize=1, borderType=cv2.BORDER_REPLICATE)
+    steps = np.arange(-_RADIUS, _RADIUS + 1) * (3 * _WEIGHT_SIGMA * sigma / _RADIUS)
+    offsets = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2)
+    places = (xy[:, None] + offsets).astype(np.float32)
+    x, y = np.ascontiguousarray(places[..., 0]), np.ascontiguousarray(places[..., 1])
+    border = cv2.BORDER_REPLICATE
+    dx = np.asarray(cv2.remap(gradient_x, x, y, cv2.INTER_LINEAR, borderMode=border))
+    dy = np.asarray(cv2.remap(gradient_y, x, y, cv2.INTER_LINEAR, borderMode=border))
+    weight = np.exp(-(offsets**2).sum(axis=1) / (2 * (_WEIGHT_SIGMA * sigma) ** 2))
+    strength = np.hypot(dx, dy) * weight.astype(np.float32)
+    bins = np.floor(np.arctan2(dy, dx) / (2 * np.pi) * _BINS).astype(np.int64) % _BINS
+    flat = (bins + _BINS * np.arange(len(xy))[:, None]).ravel()
+    histogram = np.bincount(flat, strength.ravel(), _BINS * len(xy)).reshape(-1, _BINS)
+    return histogram.astype(np.float64)
+
+
+def _smoothed(histograms: Float64) -> Float64:
+    kernel = np.array([1, 4, 6, 4, 1]) / 16
+    shifted = [k * np.roll(histograms, n - 2, axis=1) for n, k in enumerate(kernel)]
+    return np.asarray(np.sum(shifted, axis=0))
+
+
+def _interpolated(histograms: Float64, rows: NDArray[np.intp], bins: NDArray[np.intp]) -> Float32:
+    """Return the angles of peaks, by a parabola through the neighbours of their bins."""
+    centre = histograms[rows, bins]
+    before, after = histograms[rows, (bins - 1) % _BINS], histograms[rows, (bins + 1) % _BINS]
+    curve = before - 2 * centre + after
+    shift = np.where(curve < 0, 0.5 * (before - after) / np.minimum(curve, -1e-12), 0.0)
+    return np.asarray((bins + 0.5 + shift) * 2 * np.pi / _BINS % (2 * np.pi), np.float32)
