@@ -62,6 +62,7 @@ def _print_table(cards: Cards, models_dir: Path | None) -> None:
     table.add_column("model", no_wrap=True)
     # A long text must not narrow the columns of figures, which rich would cut off too.
     table.add_column("use it for", no_wrap=True, overflow="ellipsis", max_width=_PURPOSE_WIDTH)
+    table.add_column("keypoints", no_wrap=True)
     for heading in ("file MB", "bytes", "ms", "MMA %"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, card in cards.items():
@@ -74,6 +75,7 @@ def _print_table(cards: Cards, models_dir: Path | None) -> None:
         table.add_row(
             name,
             escape(printable(card.purpose or card.method)),
+            _detectors(card),
             "built in" if size is None else f"{size:.1f}",
             str(row_bytes),
             times[name],
@@ -87,6 +89,13 @@ def _print_table(cards: Cards, models_dir: Path | None) -> None:
             f"{accuracy}\nThe default is {defaults.MODEL}. matchserve models NAME prints the card."
         )
     )
+
+
+def _detectors(card: ModelCard) -> str:
+    """Return the detectors that a model can be used with, the default one first."""
+    if card.detector is None:
+        return "dog"
+    return "learned, dog" if card.detector.is_default else "dog, learned"
 
 
 def _describe_times(cards: Cards, models_dir: Path | None) -> dict[str, str]:

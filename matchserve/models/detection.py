@@ -18,7 +18,7 @@ def chosen_detector(descriptor: Descriptor, options: DetectOptions) -> KeypointD
     if options.detector == "learned" and learned is None:
         raise InvalidParameter(
             f"model {descriptor.card.name!r} has no learned detector; "
-            "`matchserve models` shows which models have one"
+            "`matchserve models` lists the detectors of each"
         )
     if learned is None or options.detector == "dog":
         return None
