@@ -62,7 +62,6 @@ def _print_table(cards: Cards, models_dir: Path | None) -> None:
     table.add_column("model", no_wrap=True)
     # A long text must not narrow the columns of figures, which rich would cut off too.
     table.add_column("use it for", no_wrap=True, overflow="ellipsis", max_width=_PURPOSE_WIDTH)
-    table.add_column("keypoints", no_wrap=True)
     for heading in ("file MB", "bytes", "ms", "MMA %"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, card in cards.items():
@@ -75,7 +74,6 @@ def _print_table(cards: Cards, models_dir: Path | None) -> None:
         table.add_row(
             name,
             escape(printable(card.purpose or card.method)),
-            _detectors(card),
             "built in" if size is None else f"{size:.1f}",
             str(row_bytes),
             times[name],
@@ -86,16 +84,20 @@ def _print_table(cards: Cards, models_dir: Path | None) -> None:
     say(
         escape(
             f"\nbytes: of one descriptor; ms: processor time to describe 1000 keypoints here"
-            f"{accuracy}\nThe default is {defaults.MODEL}. matchserve models NAME prints the card."
+            f"{accuracy}{_detector_text(cards)}\nThe default model is {defaults.MODEL}. matchserve models NAME prints the card."
         )
     )
 
 
-def _detectors(card: ModelCard) -> str:
-    """Return the detectors that a model can be used with, the default one first."""
-    if card.detector is None:
-        return "dog"
-    return "learned, dog" if card.detector.is_default else "dog, learned"
+def _detector_text(cards: Cards) -> str:
+    """Say which models have a learned detector."""
+    detectors = {
+        name: card.detector
+        for name, card in cards.items()
+        if isinstance(card, ModelCard) and card.detector is not None
+    }
+    names = [name + (" (default)" if found.is_default else "") for name, found in detectors.items()]
+    return f"\nwith a learned detector: {', '.join(names)}" if names else ""
 
 
 def _describe_times(cards: Cards, models_dir: Path | None) -> dict[str, str]:
