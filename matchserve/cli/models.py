@@ -84,7 +84,8 @@ def _print_table(cards: Cards, models_dir: Path | None) -> None:
     say(
         escape(
             f"\nbytes: of one descriptor; ms: processor time to describe 1000 keypoints here"
-            f"{accuracy}{_detector_text(cards)}\nThe default model is {defaults.MODEL}. matchserve models NAME prints the card."
+            f"{accuracy}{_detector_text(cards)}\nThe default model is {defaults.MODEL}. "
+            "matchserve models NAME prints the card."
         )
     )
 
