@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from matchserve.types import Float32, Float64, Image
+from matchserve.types import Float32, Float64, Image, UInt8
 
 _BINS = 36
 _WEIGHT_SIGMA = 1.5
@@ -24,24 +24,28 @@ def dominant_directions(image: Image, xy: Float32, sigma: Float32) -> Float32:
 
     `xy` are in pixels of the image as sent, `sigma` in pixels of the working image.
     """
-    histograms = _histograms(image, xy, sigma)
-    return _interpolated(histograms, np.arange(len(xy)), histograms.argmax(axis=1))
+    return all_directions(image, xy, sigma, 0)[1]
 
 
-def further_directions(
-    image: Image, xy: Float32, sigma: Float32
+def all_directions(
+    image: Image, xy: Float32, sigma: Float32, several: int
 ) -> tuple[NDArray[np.intp], Float32]:
-    """Return the other directions of points, nearly as strong: their rows, and angles in radians.
+    """Return the directions of the gradient around points: their rows, and angles in radians.
 
-    `xy` are in pixels of the image as sent, `sigma` in pixels of the working image.
+    First come the strongest directions of all points, then the other ones, nearly as strong, of the
+    first `several` points. `xy` are in pixels of the image as sent, `sigma` in pixels of the
+    working image.
     """
     histograms = _histograms(image, xy, sigma)
-    is_peak = histograms > np.roll(histograms, 1, axis=1)
-    is_peak &= histograms >= np.roll(histograms, -1, axis=1)
-    is_peak &= histograms >= _FURTHER_SHARE * histograms.max(axis=1, keepdims=True)
-    is_peak[np.arange(len(xy)), histograms.argmax(axis=1)] = False
-    rows, bins = np.nonzero(is_peak)
-    return rows, _interpolated(histograms, rows, bins)
+    highest = histograms.argmax(axis=1)
+    few = histograms[:several]
+    is_peak = few > np.roll(few, 1, axis=1)
+    is_peak &= few >= np.roll(few, -1, axis=1)
+    is_peak &= few >= _FURTHER_SHARE * few.max(axis=1, keepdims=True, initial=0.0)
+    is_peak[np.arange(len(few)), highest[:several]] = False
+    further, bins = np.nonzero(is_peak)
+    rows = np.concatenate([np.arange(len(xy)), further])
+    return rows, _interpolated(histograms, rows, np.concatenate([highest, bins]))
 
 
 def _histograms(image: Image, xy: Float32, sigma: Float32) -> Float64:
@@ -52,12 +56,27 @@ def _histograms(image: Image, xy: Float32, sigma: Float32) -> Float64:
     levels = np.round(2 * np.log2(np.maximum(sigma, 0.5))).astype(int)
     for level in np.unique(levels):
         rows = np.flatnonzero(levels == level)
-        histograms[rows] = _smoothed(_histograms_at(image, working[rows], 2.0 ** (level / 2)))
-    return histograms
+        # Large blurs are made in a smaller copy, where sigma is between 2 and 3 pixels.
+        reduction = 2 ** max(0, int(level) // 2 - 1)
+        grey = _reduced(image.grey, reduction)
+        places = (working[rows] + 0.5) / reduction - 0.5
+        histograms[rows] = _histograms_at(grey, places, 2.0 ** (level / 2) / reduction)
+    return _smoothed(histograms)
 
 
-def _histograms_at(image: Image, xy: Float64, sigma: float) -> Float64:
-    blurred = cv2.GaussianBlur(image.grey.astype(np.float32), (0, 0), sigma)
+def _reduced(grey: UInt8, reduction: int) -> Float32:
+    """Return means of squares of pixels; the last ones are filled up by repeated pixels."""
+    if reduction == 1:
+        return grey.astype(np.float32)
+    down, right = (-side % reduction for side in grey.shape)
+    filled = cv2.copyMakeBorder(grey, 0, down, 0, right, cv2.BORDER_REPLICATE)
+    size = (filled.shape[1] // reduction, filled.shape[0] // reduction)
+    small = cv2.resize(filled.astype(np.float32), size, interpolation=cv2.INTER_AREA)
+    return np.asarray(small, np.float32)
+
+
+def _histograms_at(grey: Float32, xy: Float64, sigma: float) -> Float64:
+    blurred = cv2.GaussianBlur(grey, (0, 0), sigma)
     gradient_x = cv2.Sobel(blurred, cv2.CV_32F, 1, 0, ksize=1, borderType=cv2.BORDER_REPLICATE)
     gradient_y = cv2.Sobel(blurred, cv2.CV_32F, 0, 1, ksize=1, borderType=cv2.BORDER_REPLICATE)
     steps = np.arange(-_RADIUS, _RADIUS + 1) * (3 * _WEIGHT_SIGMA * sigma / _RADIUS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from matchserve.types import Float64, Image, Keypoints
-from matchserve.vision.directions import dominant_directions, further_directions
+from matchserve.vision.directions import all_directions
 from matchserve.vision.keypoints import Check, DetectOptions, Region, go_on
 from matchserve.vision.score_peaks import Pyramid, ScoreMap, score_peaks
 from matchserve.vision.selection import is_best_nearby
@@ -52,13 +52,11 @@ def _order(rows: Float64, shape: tuple[int, ...]) -> np.ndarray:
 
 def _oriented(found: Keypoints, image: Image, options: DetectOptions) -> Keypoints:
     """Add the orientation of each keypoint, and further ones as rows of their own."""
-    working_sigma = found.sigma / np.float32(image.pixel)
     share = 1.0 if options.duplicates else options.further_orientations
     most = int(share * options.max_keypoints)
-    further, angles = further_directions(image, found.xy[:most], working_sigma[:most])
-    rows = np.concatenate([np.arange(len(found)), further[:most]])
-    angle = dominant_directions(image, found.xy, working_sigma)
-    angle = np.concatenate([angle, angles[:most]])
+    sigma = found.sigma / np.float32(image.pixel)
+    rows, angle = all_directions(image, found.xy, sigma, most)
+    rows, angle = rows[: len(found) + most], angle[: len(found) + most]
     # Further orientations follow the first one of their position.
     order = np.argsort(rows, kind="stable")
     if options.duplicates:
