@@ -120,9 +120,10 @@ class Describer:
         """Find and describe the keypoints of an image, and cache them."""
         image = self.image(source, options, call)
         with call.clock.stage("detect"):
-            detector = partial(self.detector, call.clock.deadline)
+            deadline = call.clock.deadline
+            detector = partial(self.detector, deadline)
             keypoints = off_main_thread(
-                find_keypoints, image, source.given, detect_options, detector
+                find_keypoints, image, source.given, detect_options, detector, deadline.check
             )
         with call.clock.stage("describe"):
             descriptors = self._descriptor.describe(image, keypoints, call)

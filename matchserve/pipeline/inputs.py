@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from matchserve.errors import InvalidParameter
 from matchserve.types import Image, Keypoints
 from matchserve.vision.given_points import GivenPoints, place
-from matchserve.vision.keypoints import DetectOptions, detect
+from matchserve.vision.keypoints import Check, DetectOptions, detect, go_on
 from matchserve.vision.masks import Mask
 
 PlainSource: TypeAlias = bytes | bytearray | memoryview | str | PathLike[str] | NDArray[Any] | Image
@@ -52,12 +52,15 @@ def find_keypoints(
     given: ImageInput,
     options: DetectOptions,
     detector: Callable[[Image, DetectOptions, Mask | None], Keypoints] = detect,
+    check: Check = go_on,
 ) -> Keypoints:
     """Detect keypoints outside of the mask, or return the given points.
+
+    `check` is called before each part of the work on given points, and may end it.
 
     Raises:
         InvalidParameter: the mask or the points do not fit the image.
     """
     if given.points is not None:
-        return place(given.points, image, is_upright=options.upright)
+        return place(given.points, image, is_upright=options.upright, check=check)
     return detector(image, options, given.mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter
 from matchserve.types import Float32, Image, Keypoints
+from matchserve.vision.keypoints import Check, go_on
 
 DEFAULT_SIGMA = 1.6
 """Scale of a point without one, in pixels of the working image: the finest scale of SIFT, and the
@@ -22,6 +24,11 @@ MIN_SIGMA, MAX_SIGMA = 0.1, 1000.0
 _BINS = 36
 _WEIGHT_SIGMA = 1.5
 _RADIUS = 8  # of the grid of samples; its step is 4.5 sigma / 8
+# Blurring 50 megapixels by 1000 pixels takes minutes. So points of a large scale are looked at in a
+# reduced image, and only the parts of an image that hold points are blurred.
+_MAX_LEVEL = 7  # half-octaves: blurs of at most 11.3 pixels of the image they are looked at in
+_TILE = 512
+_MARGIN = 104  # the blur reaches 46 pixels, the grid 51, and both are interpolated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +69,10 @@ class GivenPoints:
         return b"|".join(b"-" if part is None else part.tobytes() for part in parts)
 
 
-def place(given: GivenPoints, image: Image, *, is_upright: bool) -> Keypoints:
+def place(given: GivenPoints, image: Image, *, is_upright: bool, check: Check = go_on) -> Keypoints:
     """Return given points as keypoints of an image, in their order.
+
+    `check` is called before each part of the image in which directions are sought.
 
     Raises:
         InvalidParameter: a point is outside of the image.
@@ -85,29 +94,55 @@ def place(given: GivenPoints, image: Image, *, is_upright: bool) -> Keypoints:
     elif given.orientations is not None:
         angle = given.orientations
     else:
-        angle = _dominant_directions(image, given.xy, sigma * np.float32(scale))
+        angle = _dominant_directions(image, given.xy, sigma * np.float32(scale), check)
     return Keypoints(given.xy, sigma, angle, np.ones(count, np.float32))
 
 
-def _dominant_directions(image: Image, xy: Float32, sigma: Float32) -> Float32:
+def _dominant_directions(image: Image, xy: Float32, sigma: Float32, check: Check) -> Float32:
     """Return the strongest direction of the gradient around each point, in radians."""
     angles = np.zeros(len(xy), np.float32)
     working = image.to_working(xy)
     # Points of about the same scale share a blurred image: half-octaves, as few as there are.
     levels = np.round(2 * np.log2(np.maximum(sigma, 0.5))).astype(int)
-    for level in np.unique(levels):
-        rows = np.flatnonzero(levels == level)
-        angles[rows] = _directions_at(image, working[rows], 2.0 ** (level / 2))
+    octaves = np.maximum(0, (levels - _MAX_LEVEL + 1) // 2)
+    reduced, blur = np.asarray(image.grey), 0.0
+    for octave in range(int(octaves.max(initial=0)) + 1):
+        if octave:
+            check()
+            # The binomial filter of pyrDown has a standard deviation of one pixel.
+            reduced, blur = np.asarray(cv2.pyrDown(reduced)), math.hypot(blur, 1) / 2
+        places = working / 2**octave  # pixel 0 stays at pixel 0
+        for level in np.unique(levels[octaves == octave]):
+            rows = np.flatnonzero(levels == level)
+            wanted = 2.0 ** (level / 2 - octave)
+            added = math.sqrt(max(wanted**2 - blur**2, 0.25))
+            for part in _by_tile(places[rows]):
+                check()
+                angles[rows[part]] = _directions_at(reduced, places[rows[part]], wanted, added)
     return angles
 
 
-def _directions_at(image: Image, xy: NDArray[np.float64], sigma: float) -> Float32:
-    blurred = cv2.GaussianBlur(image.grey.astype(np.float32), (0, 0), sigma)
+def _by_tile(xy: NDArray[np.float64]) -> Iterator[NDArray[np.intp]]:
+    """Yield the numbers of the points in each tile that holds any."""
+    tiles = np.floor(xy / _TILE).astype(np.int64)
+    order = np.lexsort(tiles.T)
+    is_first = np.any(np.diff(tiles[order], axis=0), axis=1)
+    yield from np.split(order, np.flatnonzero(is_first) + 1)
+
+
+def _directions_at(
+    grey: NDArray[np.uint8], xy: NDArray[np.float64], sigma: float, blur: float
+) -> Float32:
+    """Return the directions at points of one tile, of a blur of `sigma` of which `blur` is left."""
+    first = np.maximum(np.floor(xy.min(axis=0)).astype(int) - _MARGIN, 0)
+    last = np.ceil(xy.max(axis=0)).astype(int) + _MARGIN
+    part = grey[first[1] : last[1] + 1, first[0] : last[0] + 1]
+    blurred = cv2.GaussianBlur(part.astype(np.float32), (0, 0), blur)
     gradient_x = cv2.Sobel(blurred, cv2.CV_32F, 1, 0, ksize=1, borderType=cv2.BORDER_REPLICATE)
     gradient_y = cv2.Sobel(blurred, cv2.CV_32F, 0, 1, ksize=1, borderType=cv2.BORDER_REPLICATE)
     steps = np.arange(-_RADIUS, _RADIUS + 1) * (3 * _WEIGHT_SIGMA * sigma / _RADIUS)
     offsets = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2)
-    places = (xy[:, None] + offsets).astype(np.float32)
+    places = ((xy - first)[:, None] + offsets).astype(np.float32)
     x, y = np.ascontiguousarray(places[..., 0]), np.ascontiguousarray(places[..., 1])
     border = cv2.BORDER_REPLICATE
     dx = np.asarray(cv2.remap(gradient_x, x, y, cv2.INTER_LINEAR, borderMode=border))
@@ -137,7 +172,10 @@ def _peak(histogram: NDArray[np.float64]) -> Float32:
 
 def _array(values: Any, what: str) -> Float32:
     try:
-        array = np.asarray(values, np.float32)
+        raw = np.asarray(values)
+        if raw.dtype.kind not in "fiu":  # complex numbers and dates would become floats as well
+            raise ValueError(f"{raw.dtype} are not real numbers")
+        array = raw.astype(np.float32)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidParameter(f"{what} must be numbers") from error
     if not np.isfinite(array).all():

@@ -95,7 +95,7 @@ class Region(Protocol):
         ...
 
 
-def _go_on() -> None:
+def go_on() -> None:
     """Let every search go on."""
 
 
@@ -103,7 +103,7 @@ def detect(
     image: Image,
     options: DetectOptions | None = None,
     mask: Region | None = None,
-    check: Check = _go_on,
+    check: Check = go_on,
 ) -> Keypoints:
     """Find DoG keypoints, those of the highest score first, in pixels of the image as sent.
 
@@ -172,7 +172,7 @@ def _strongest(
     options: DetectOptions,
     wanted: int,
     is_allowed: Callable[[Float64], Bool],
-    check: Check = _go_on,
+    check: Check = go_on,
 ) -> Float64:
     """Return rows of at least the `wanted` strongest positions, or of all if fewer exist.
 
