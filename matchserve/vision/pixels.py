@@ -263,7 +263,7 @@ def _to_colour(picture: ImageFile.ImageFile, max_side: int) -> UInt8:
         picture.draft(None, (int(picture.width * target), int(picture.height * target)))
     picture.load()
     factor = max(1, max(picture.size) // max_side)
-    small = Pillow.new("RGB", tuple(math.ceil(side / factor) for side in picture.size))
+    small = Pillow.new("RGB", (-(-picture.width // factor), -(-picture.height // factor)))
     for top, band in _bands(picture, factor):
         small.paste(_on_white(band.convert("RGBA")).reduce(factor), (0, top // factor))
     shrink = min(1.0, max_side / max(picture.size))

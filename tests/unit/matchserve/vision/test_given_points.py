@@ -121,7 +121,7 @@ def test_points_of_large_scales_cost_less_than_one_blur() -> None:
     rng = np.random.default_rng(0)
     grey = rng.integers(0, 256, (3000, 3000), np.uint8)
     scales = 1000 / 2 ** (np.arange(20) / 2)
-    given = GivenPoints(np.full((20, 2), 1500.0), scales)
+    given = GivenPoints(np.full((20, 2), 1500, np.float32), scales.astype(np.float32))
     blur = cpu_s(lambda: cv2.GaussianBlur(grey.astype(np.float32), (0, 0), 11))
     found = cpu_s(lambda: place(given, Image(grey, (3000, 3000)), is_upright=False))
     assert found < 3 * blur
@@ -130,7 +130,8 @@ def test_points_of_large_scales_cost_less_than_one_blur() -> None:
 def test_the_search_for_directions_can_be_ended() -> None:
     """By a deadline, between any two parts of the image."""
     image = Image(np.zeros((2000, 2000), np.uint8), (2000, 2000))
-    points = GivenPoints(np.random.default_rng(0).uniform(0, 1999, (500, 2)))
+    places = np.random.default_rng(0).uniform(0, 1999, (500, 2)).astype(np.float32)
+    points = GivenPoints(places)
     calls = []
 
     def check() -> None:
