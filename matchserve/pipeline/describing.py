@@ -139,9 +139,12 @@ class Describer:
         self, image: Image, given: ImageInput, detect_options: DetectOptions, call: Call
     ) -> Keypoints:
         """Return the given points of an image, or its keypoints."""
-        if given.points is not None:
-            return place(given.points, image, is_upright=detect_options.upright)
         deadline = call.clock.deadline
+        if given.points is not None:
+            is_upright = detect_options.upright
+            return off_main_thread(
+                place, given.points, image, is_upright=is_upright, check=deadline.check
+            )
         learned = chosen_detector(self._descriptor, detect_options)
         if learned is None:
             return off_main_thread(self.detector, deadline, image, detect_options, given.mask)

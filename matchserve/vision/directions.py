@@ -6,37 +6,44 @@ of 1.5 sigma.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from matchserve.types import Float32, Float64, Image, UInt8
+from matchserve.vision.keypoints import Check, go_on
 
 _BINS = 36
 _WEIGHT_SIGMA = 1.5
 _RADIUS = 8  # of the grid of samples; its step is 4.5 sigma / 8
 # A further direction has a peak of at least this share of the highest one.
 _FURTHER_SHARE = 0.8
+# Only the parts of an image that hold points are blurred.
+_TILE = 512
+_MARGIN = 32  # the blur reaches 12 pixels, the grid 13, and both are interpolated
 
 
-def dominant_directions(image: Image, xy: Float32, sigma: Float32) -> Float32:
+def dominant_directions(image: Image, xy: Float32, sigma: Float32, check: Check = go_on) -> Float32:
     """Return the strongest direction of the gradient around each point, in radians.
 
-    `xy` are in pixels of the image as sent, `sigma` in pixels of the working image.
+    `xy` are in pixels of the image as sent, `sigma` in pixels of the working image. `check` is
+    called before each part of the image that is looked at; it raises an error if the search must
+    end.
     """
-    return all_directions(image, xy, sigma, 0)[1]
+    return all_directions(image, xy, sigma, 0, check)[1]
 
 
 def all_directions(
-    image: Image, xy: Float32, sigma: Float32, several: int
+    image: Image, xy: Float32, sigma: Float32, several: int, check: Check = go_on
 ) -> tuple[NDArray[np.intp], Float32]:
     """Return the directions of the gradient around points: their rows, and angles in radians.
 
     First come the strongest directions of all points, then the other ones, nearly as strong, of the
-    first `several` points. `xy` are in pixels of the image as sent, `sigma` in pixels of the
-    working image.
+    first `several` points. The other arguments are those of `dominant_directions`.
     """
-    histograms = _histograms(image, xy, sigma)
+    histograms = _histograms(image, xy, sigma, check)
     highest = histograms.argmax(axis=1)
     few = histograms[:several]
     is_peak = few > np.roll(few, 1, axis=1)
@@ -48,40 +55,57 @@ def all_directions(
     return rows, _interpolated(histograms, rows, np.concatenate([highest, bins]))
 
 
-def _histograms(image: Image, xy: Float32, sigma: Float32) -> Float64:
+def _histograms(image: Image, xy: Float32, sigma: Float32, check: Check) -> Float64:
     """Return the smoothed histogram of directions around each point, (N, 36)."""
     histograms = np.zeros((len(xy), _BINS))
     working = image.to_working(xy)
     # Points of about the same scale share a blurred image: half-octaves, as few as there are.
     levels = np.round(2 * np.log2(np.maximum(sigma, 0.5))).astype(int)
-    for level in np.unique(levels):
-        rows = np.flatnonzero(levels == level)
-        # Large blurs are made in a smaller copy, where sigma is between 2 and 3 pixels.
-        reduction = 2 ** max(0, int(level) // 2 - 1)
-        grey = _reduced(image.grey, reduction)
-        places = (working[rows] + 0.5) / reduction - 0.5
-        histograms[rows] = _histograms_at(grey, places, 2.0 ** (level / 2) / reduction)
+    # Blurring 50 megapixels by 1000 pixels takes minutes: points of a large scale are looked at in
+    # a smaller copy, where sigma is at most 2.9 pixels.
+    octaves = np.maximum(levels // 2 - 1, 0)
+    for octave in np.unique(octaves):
+        check()
+        grey = _reduced(image.grey, 2 ** int(octave))
+        places = (working + 0.5) / 2**octave - 0.5
+        for level in np.unique(levels[octaves == octave]):
+            rows = np.flatnonzero(levels == level)
+            for part in _by_tile(places[rows]):
+                check()
+                found = _histograms_at(grey, places[rows[part]], 2.0 ** (level / 2 - octave))
+                histograms[rows[part]] = found
     return _smoothed(histograms)
 
 
-def _reduced(grey: UInt8, reduction: int) -> Float32:
+def _reduced(grey: UInt8, reduction: int) -> UInt8:
     """Return means of squares of pixels; the last ones are filled up by repeated pixels."""
     if reduction == 1:
-        return grey.astype(np.float32)
+        return grey
     down, right = (-side % reduction for side in grey.shape)
     filled = cv2.copyMakeBorder(grey, 0, down, 0, right, cv2.BORDER_REPLICATE)
     size = (filled.shape[1] // reduction, filled.shape[0] // reduction)
-    small = cv2.resize(filled.astype(np.float32), size, interpolation=cv2.INTER_AREA)
-    return np.asarray(small, np.float32)
+    return np.asarray(cv2.resize(filled, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def _histograms_at(grey: Float32, xy: Float64, sigma: float) -> Float64:
-    blurred = cv2.GaussianBlur(grey, (0, 0), sigma)
+def _by_tile(xy: Float64) -> Iterator[NDArray[np.intp]]:
+    """Yield the numbers of the points in each tile that holds any."""
+    tiles = np.floor(xy / _TILE).astype(np.int64)
+    order = np.lexsort(tiles.T)
+    is_first = np.any(np.diff(tiles[order], axis=0), axis=1)
+    yield from np.split(order, np.flatnonzero(is_first) + 1)
+
+
+def _histograms_at(grey: UInt8, xy: Float64, sigma: float) -> Float64:
+    """Return the histograms of the points of one tile."""
+    first = np.maximum(np.floor(xy.min(axis=0)).astype(int) - _MARGIN, 0)
+    last = np.ceil(xy.max(axis=0)).astype(int) + _MARGIN
+    part = grey[first[1] : last[1] + 1, first[0] : last[0] + 1]
+    blurred = cv2.GaussianBlur(part.astype(np.float32), (0, 0), sigma)
     gradient_x = cv2.Sobel(blurred, cv2.CV_32F, 1, 0, ksize=1, borderType=cv2.BORDER_REPLICATE)
     gradient_y = cv2.Sobel(blurred, cv2.CV_32F, 0, 1, ksize=1, borderType=cv2.BORDER_REPLICATE)
     steps = np.arange(-_RADIUS, _RADIUS + 1) * (3 * _WEIGHT_SIGMA * sigma / _RADIUS)
     offsets = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2)
-    places = (xy[:, None] + offsets).astype(np.float32)
+    places = ((xy - first)[:, None] + offsets).astype(np.float32)
     x, y = np.ascontiguousarray(places[..., 0]), np.ascontiguousarray(places[..., 1])
     border = cv2.BORDER_REPLICATE
     dx = np.asarray(cv2.remap(gradient_x, x, y, cv2.INTER_LINEAR, borderMode=border))

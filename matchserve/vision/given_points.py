@@ -11,6 +11,7 @@ import numpy as np
 from matchserve.errors import InvalidParameter
 from matchserve.types import Float32, Image, Keypoints
 from matchserve.vision.directions import dominant_directions
+from matchserve.vision.keypoints import Check, go_on
 
 DEFAULT_SIGMA = 1.6
 """Scale of a point without one, in pixels of the working image: the finest scale of SIFT, and the
@@ -56,8 +57,10 @@ class GivenPoints:
         return b"|".join(b"-" if part is None else part.tobytes() for part in parts)
 
 
-def place(given: GivenPoints, image: Image, *, is_upright: bool) -> Keypoints:
+def place(given: GivenPoints, image: Image, *, is_upright: bool, check: Check = go_on) -> Keypoints:
     """Return given points as keypoints of an image, in their order.
+
+    `check` is called before each part of the image in which directions are sought.
 
     Raises:
         InvalidParameter: a point is outside of the image.
@@ -79,13 +82,16 @@ def place(given: GivenPoints, image: Image, *, is_upright: bool) -> Keypoints:
     elif given.orientations is not None:
         angle = given.orientations
     else:
-        angle = dominant_directions(image, given.xy, sigma * np.float32(scale))
+        angle = dominant_directions(image, given.xy, sigma * np.float32(scale), check)
     return Keypoints(given.xy, sigma, angle, np.ones(count, np.float32))
 
 
 def _array(values: Any, what: str) -> Float32:
     try:
-        array = np.asarray(values, np.float32)
+        raw = np.asarray(values)
+        if raw.dtype.kind not in "fiu":  # complex numbers and dates would become floats as well
+            raise ValueError(f"{raw.dtype} are not real numbers")
+        array = raw.astype(np.float32)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidParameter(f"{what} must be numbers") from error
     if not np.isfinite(array).all():

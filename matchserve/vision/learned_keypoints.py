@@ -40,8 +40,7 @@ def detect_learned(
         np.zeros(len(best), np.float32),
         rows[best, 3].astype(np.float32),
     )
-    check()
-    return found if options.upright else _oriented(found, image, options)
+    return found if options.upright else _oriented(found, image, options, check)
 
 
 def _order(rows: Float64, shape: tuple[int, ...]) -> np.ndarray:
@@ -50,12 +49,12 @@ def _order(rows: Float64, shape: tuple[int, ...]) -> np.ndarray:
     return np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0], -rows[:, 3], gives_way))
 
 
-def _oriented(found: Keypoints, image: Image, options: DetectOptions) -> Keypoints:
+def _oriented(found: Keypoints, image: Image, options: DetectOptions, check: Check) -> Keypoints:
     """Add the orientation of each keypoint, and further ones as rows of their own."""
     share = 1.0 if options.duplicates else options.further_orientations
     most = int(share * options.max_keypoints)
     sigma = found.sigma / np.float32(image.pixel)
-    rows, angle = all_directions(image, found.xy, sigma, most)
+    rows, angle = all_directions(image, found.xy, sigma, most, check)
     rows, angle = rows[: len(found) + most], angle[: len(found) + most]
     # Further orientations follow the first one of their position.
     order = np.argsort(rows, kind="stable")
