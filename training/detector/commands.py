@@ -117,9 +117,13 @@ def export(
     default: Annotated[
         bool, typer.Option("--default", help="Use it for requests that name no detector.")
     ] = False,
+    sigma: Annotated[
+        float,
+        typer.Option(help="Scale of a keypoint, in pixels of its level of the pyramid.", min=0.6),
+    ] = 2.4,
 ) -> None:
     """Write the detector of a run into a model directory, and its section of the card."""
     from training.detector.export import export as export_run
 
-    card, difference = export_run(run, model, is_default=default)
+    card, difference = export_run(run, model, is_default=default, sigma=sigma)
     typer.echo(f"{model}: {card.method}; differs from the network by {difference:.2g}")
