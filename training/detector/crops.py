@@ -20,7 +20,7 @@ from numpy.random import Generator
 
 from matchserve.archives import ARCHIVE_ERRORS
 from matchserve.files import open_whole
-from matchserve.models.onnx_model import sha256_hex
+from matchserve.models.model_files import sha256_hex
 from matchserve.types import Bool, Float64, UInt8
 from training.data.images import list_images, read_image
 from training.data.modal.pairs import RegisteredPair, find_pairs

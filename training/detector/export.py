@@ -21,8 +21,8 @@ from matchserve.models.card import (
     read_card,
     write_card,
 )
+from matchserve.models.model_files import sha256_hex
 from matchserve.models.onnx_guard import check_model
-from matchserve.models.onnx_model import sha256_hex
 from matchserve.types import Float32, UInt8
 from training.detector.loop import read_network, read_recipe
 from training.detector.network import ScoreNetwork, folded

@@ -13,8 +13,8 @@ import torch
 
 from matchserve.errors import ModelMissing
 from matchserve.models.card import DETECTOR_FILE, DETECTOR_GOLDEN_FILE, read_card
+from matchserve.models.model_files import sha256_hex
 from matchserve.models.onnx_guard import check_model
-from matchserve.models.onnx_model import sha256_hex
 from matchserve.models.registry import shipped_models_dir
 from training.detector import export as exporting
 from training.detector.crops import Crops
