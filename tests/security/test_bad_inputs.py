@@ -101,7 +101,9 @@ def test_noise_is_capped_and_says_so(http: httpx.Client) -> None:
         headers={"Accept": "application/json"},
     )
     assert answer.status_code == 200
-    assert len(answer.json()["keypoints"]) == 8192
+    keypoints = answer.json()["keypoints"]
+    assert len(set(map(tuple, keypoints))) == 8192  # positions, some with several orientations
+    assert len(keypoints) <= 1.5 * 8192
     assert answer.json()["truncated"] is True
 
 

@@ -60,7 +60,8 @@ def test_fields_change_the_answer(http: httpx.Client, pair: Pair) -> None:
     fields = {"max_keypoints": "200", "verify": "none", "ratio": "0.8", "model": "sift"}
     body = http.post("/v1/match", files=pair, data=fields).json()
     assert body["model"] == "sift"
-    assert len(body["keypoints0"]) == 200
+    # Positions are counted; the best half of them may have further orientations.
+    assert len(set(map(tuple, body["keypoints0"]))) == 200 < len(body["keypoints0"]) <= 300
     assert body["truncated"] is True
     geometry = {"kind": "none", "matrix": None, "inliers": 0, "confidence": 0.0, "reason": "",
                 "pose": None, "cameras": None}  # fmt: skip

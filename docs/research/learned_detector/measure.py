@@ -98,7 +98,10 @@ def measure(
     """Return the figures of one detector: the parts of `PARTS` that are asked for."""
 
     def replaced(
-        image: Image, options: DetectOptions | None = None, mask: Region | None = None
+        image: Image,
+        options: DetectOptions | None = None,
+        mask: Region | None = None,
+        _check: object = None,
     ) -> Keypoints:
         return detect(image, options or DetectOptions(), mask)
 

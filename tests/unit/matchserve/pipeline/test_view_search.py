@@ -62,8 +62,9 @@ def test_views_of_a_turned_image_have_oriented_patches(
 
     def with_more_upright(*args: Any) -> Attempt:
         found = attempt(*args)
-        rows, judged = np.arange(10), found.judged
-        confidence = np.full(10, 0.2 if found.orientation == "oriented" else 0.5, np.float32)
+        judged = found.judged
+        rows = np.arange(min(10, len(judged.matches)))
+        confidence = np.full(len(rows), 0.2 if found.orientation == "oriented" else 0.5, np.float32)
         assert judged.refined is not None
         few = replace(
             judged,
