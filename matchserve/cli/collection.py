@@ -308,9 +308,12 @@ def export(
 
 def _exit_if_refused(collection: Collection, report: Report) -> None:
     """End with an exit code that says that some files were not used."""
-    refused = {**report.refused, **collection.scan.refused}
+    rows = [row for row in collection.images() if row.state == "refused"]
+    refused = {row.name: f"{row.code}, {row.detail}" for row in rows} | collection.scan.refused
     for name, reason in list(refused.items())[:20]:
         say(escape(f"not used: {name!r}: {reason}"))
+    if len(refused) > 20:
+        say(f"and {len(refused) - 20} more")
     if report.refused or collection.scan.refused:
         raise typer.Exit(SOME_REFUSED)
 
