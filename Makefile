@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 HOST ?= 127.0.0.1
 PORT ?= 8000
 
-.PHONY: help install serve style types fast-tests test test-all test-nightly test-opencv4 gpu-check lint docs docs-serve bench wheel lock sbom pin-base-image clean
+.PHONY: help install serve style types fast-tests test test-all test-nightly test-opencv4 test-pycolmap4.0 gpu-check lint docs docs-serve bench wheel lock sbom pin-base-image clean
 
 help: ## list these targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -77,6 +77,12 @@ test-opencv4: $(VENV)/.full ## run the tests of vision on OpenCV 4
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/opencv4 opencv-python-headless==4.10.0.84
 	PYTHONPATH=$(VENV)/opencv4 $(BIN)/python -c 'import cv2; assert cv2.__version__.startswith("4."), cv2.__version__'
 	PYTHONPATH=$(VENV)/opencv4 $(BIN)/pytest -n 2 -m 'not slow' tests/unit/matchserve tests/property
+
+# The oldest pycolmap that pyproject.toml allows.
+test-pycolmap4.0: $(VENV)/.full ## run the tests of reconstruction on the oldest pycolmap
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/pycolmap4.0 pycolmap==4.0.0
+	PYTHONPATH=$(VENV)/pycolmap4.0 $(BIN)/python -c 'import pycolmap; assert pycolmap.__version__ == "4.0.0", pycolmap.__version__'
+	PYTHONPATH=$(VENV)/pycolmap4.0 $(BIN)/pytest -n 2 tests/unit/matchserve/collections tests/unit/training/data/scenes tests/unit/training/evaluation/test_cameras.py
 
 # The variable turns off a notice about another documentation tool.
 docs: $(VENV)/.full ## build the documentation site in site/, without network access

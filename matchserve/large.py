@@ -6,8 +6,10 @@ Only a strip of the image is in memory, and keypoints are found in one window at
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ KEYPOINTS_PER_MEGAPIXEL = 500
 """Keypoints that each megapixel of a level gets, so that no part of the image is left out."""
 
 _SMALLEST_WINDOW = 32
+# Each step of libvips holds the rows that are fetched together.
+_FETCHED_ROWS = 64
 
 
 class Raster:
@@ -47,29 +51,57 @@ class Raster:
     def rows(self, level: Level, bounds: list[tuple[int, int]]) -> Iterator[UInt8]:
         """Yield the rows `start` to `end` of a level for each of the bounds, from top to bottom.
 
-        Bounds may overlap. The file is read once, from its first row to its last.
+        Bounds may overlap. The file is read once, from its first row to its last. The array that
+        is yielded is overwritten by the next rows.
         """
-        vips = import_pyvips()
-        image = _grey(self._open())
-        if level.factor > 1:
-            image = image.shrink(level.factor, level.factor)
-        region = vips.Region.new(image)
-        held = np.zeros((0, level.width), np.uint8)
-        top = 0
-        for start, end in bounds:
-            held, top = held[max(start - top, 0) :], max(start, top)
-            begin = top + len(held)
-            try:
-                part = region.fetch(0, begin, level.width, end - begin)
-            except vips.Error as error:
-                raise CorruptImage(f"{self.path} cannot be decoded: {_first_line(error)}") from None
-            fresh = np.frombuffer(part, np.uint8).reshape(end - begin, level.width)
-            held = np.concatenate([held, fresh])
-            yield held
+        with self._pixels() as image:
+            image = _grey(image)
+            if level.factor > 1:
+                image = image.shrink(level.factor, level.factor)
+            yield from self._strips(image, level.width, bounds)
 
-    def _open(self) -> Any:
+    def _strips(self, image: Any, width: int, bounds: list[tuple[int, int]]) -> Iterator[UInt8]:
+        vips = import_pyvips()
+        region = vips.Region.new(image)
+        held = np.empty((max(end - start for start, end in bounds), width), np.uint8)
+        top = bottom = 0
+        for start, end in bounds:
+            known = max(bottom - start, 0)
+            held[:known] = held[start - top : start - top + known]
+            top, bottom = start, end
+            for begin in range(start + known, end, _FETCHED_ROWS):
+                count = min(_FETCHED_ROWS, end - begin)
+                try:
+                    part = region.fetch(0, begin, width, count)
+                except vips.Error as error:
+                    reason = _first_line(error)
+                    raise CorruptImage(f"{self.path} cannot be decoded: {reason}") from None
+                fresh = np.frombuffer(part, np.uint8).reshape(count, width)
+                held[begin - start : begin - start + count] = fresh
+            yield held[: end - start]
+
+    @contextmanager
+    def _pixels(self) -> Iterator[Any]:
+        """Open the image to read its rows once.
+
+        libvips would map a JPEG file into memory, and all of it that was read would count as memory
+        of this process: 800 MB at the end of a gigapixel.
+        """
+        image = self._open()
+        if not image.get("vips-loader").startswith("jpegload"):
+            yield image
+            return
+        with Path(self.path).open("rb", buffering=0) as file:
+            source = import_pyvips().SourceCustom()
+            source.on_read(file.read)
+            source.on_seek(file.seek)
+            yield self._open(source)
+
+    def _open(self, source: Any = None) -> Any:
         vips = import_pyvips()
         try:
+            if source is not None:
+                return vips.Image.new_from_source(source, "", access="sequential")
             return vips.Image.new_from_file(self.path, access="sequential")
         except vips.Error as error:
             if "does not exist" in str(error):

@@ -1,10 +1,12 @@
 """Settings of glibc's heap: how many there are, and when freed memory returns to the system.
 
 Detecting keypoints needs 240 bytes per pixel for a moment. By default glibc keeps such a heap for
-every thread that ever needed one, for ever. Returning each block at once costs a quarter of the
-speed in page faults. The main heap is trimmed automatically again and again, so threads that share
-it detect keypoints at 0.6 of the speed. Hence: a few shared heaps that keep what is freed, and one
-explicit trim when the service is idle. All functions do nothing where the C library is not glibc.
+every thread that ever needed one, for ever. Returning each block at once costs page faults, a third
+of the time of describing an image of a megapixel (docs/research/collections.md). The main heap is
+trimmed automatically again and again, so threads that share it detect keypoints at 0.6 of the
+speed. Hence: a few shared heaps that keep what is freed, and one explicit trim when the service is
+idle. The settings are those of a whole process: our programs and workers make them, the library
+does not. All functions do nothing where the C library is not glibc.
 """
 
 from __future__ import annotations

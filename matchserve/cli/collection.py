@@ -35,6 +35,7 @@ from matchserve.collections.report import Report, make_report, summary
 from matchserve.collections.shards import Verifier
 from matchserve.collections.sources import Tiling
 from matchserve.limits import LIBRARY_LIMITS
+from matchserve.memory import share_heaps
 from matchserve.types import CollectionVerify
 from matchserve.vision.geometry import VerifyOptions
 from matchserve.vision.matching import MatchOptions
@@ -180,6 +181,7 @@ def reconstruct(
         say(escape(estimate(collection, pairs, workers).text()))
         return
     _announce_stop(output)
+    share_heaps(1)
     chosen = ReconstructOptions(camera=camera, mapper=mapper, seed=seed, refine=refine)
     show(run(collection, chosen, pairs=pairs, workers=workers), as_json=json)
     report = make_report(collection)
@@ -239,6 +241,7 @@ def match_folder(
         say(escape(estimate(collection, pairs, workers).text()))
         return
     _announce_stop(output)
+    share_heaps(1)
     if part is not None:
         show(
             collection.match(pairs, workers=workers, part=parse_part(part), dask=dask), as_json=json
@@ -305,9 +308,12 @@ def export(
 
 def _exit_if_refused(collection: Collection, report: Report) -> None:
     """End with an exit code that says that some files were not used."""
-    refused = {**report.refused, **collection.scan.refused}
+    rows = [row for row in collection.images() if row.state == "refused"]
+    refused = {row.name: f"{row.code}, {row.detail}" for row in rows} | collection.scan.refused
     for name, reason in list(refused.items())[:20]:
         say(escape(f"not used: {name!r}: {reason}"))
+    if len(refused) > 20:
+        say(f"and {len(refused) - 20} more")
     if report.refused or collection.scan.refused:
         raise typer.Exit(SOME_REFUSED)
 

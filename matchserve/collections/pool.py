@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from matchserve.errors import WorkerLost
 from matchserve.libraries import import_faiss, use_one_opencv_thread
+from matchserve.memory import share_heaps
 
 T = TypeVar("T")
 Task = tuple[Any, ...]
@@ -114,7 +115,7 @@ class WorkerPool:
             # FAISS and ONNX Runtime hang after a fork.
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
-                self.workers, mp_context=context, initializer=_start_worker
+                self.workers, mp_context=context, initializer=start_worker
             )
         return self._pool
 
@@ -141,11 +142,15 @@ def _signals_delayed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker() -> None:
-    """Use one thread, leave Ctrl-C to the driver, and end when the driver is gone."""
+def start_worker() -> None:
+    """Prepare a worker process.
+
+    It uses one thread and one heap, leaves Ctrl-C to the driver, and ends when the driver is gone.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     os.environ["OMP_NUM_THREADS"] = "1"
+    share_heaps(1)
     use_one_opencv_thread()
     import_faiss().omp_set_num_threads(1)
     threading.Thread(target=_end_with_parent, name="matchserve-parent", daemon=True).start()

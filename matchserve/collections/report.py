@@ -14,6 +14,9 @@ from matchserve.collections.collection import Collection
 from matchserve.collections.colmap import read_model
 from matchserve.collections.pairs import reason_names
 
+_LISTED = 10
+"""Number of images that the summary names; `report.json` names all."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewGraph:
@@ -31,8 +34,9 @@ class ViewGraph:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """Figures of one 3D model."""
+    """Figures of one 3D model, and the names of its registered images."""
 
+    names: frozenset[str]
     registered: int
     points: int
     observations: int
@@ -42,7 +46,7 @@ class ModelSummary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """What is known about a collection."""
+    """What is known about a collection; `refused` gives a code for each image."""
 
     images: int
     refused: dict[str, str]
@@ -51,6 +55,12 @@ class Report:
     pairs_by_reason: dict[str, int]
     graph: ViewGraph
     models: list[ModelSummary] = field(default_factory=list)
+
+    @property
+    def unregistered(self) -> list[str]:
+        """Images that could be used, but are in no 3D model; none if there is no model."""
+        known = frozenset[str]().union(*(model.names for model in self.models))
+        return [name for name in self.graph.names if name not in known] if self.models else []
 
     def fields(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -63,8 +73,9 @@ class Report:
             "pairs_verified": len(self.graph.edges),
             "components": [len(component) for component in self.graph.components],
             "alone": self.graph.alone,
+            "unregistered": self.unregistered,
             "models": [
-                {name: getattr(model, name) for name in ModelSummary.__slots__}
+                {name: getattr(model, name) for name in ModelSummary.__slots__ if name != "names"}
                 for model in self.models
             ],
         }
@@ -126,6 +137,7 @@ def model_summaries(sparse: Path) -> list[ModelSummary]:
     models = [read_model(folder) for folder in folders]
     return [
         ModelSummary(
+            frozenset(model.image(number).name for number in model.reg_image_ids()),
             model.num_reg_images(),
             model.num_points3D(),
             model.compute_num_observations(),
@@ -148,7 +160,8 @@ def summary(report: Report) -> str:
         text = f"{len(sizes)} component{'s' if len(sizes) > 1 else ''} of "
         text += ", ".join(map(str, sizes[:5])) + (", ..." if len(sizes) > 5 else "") + " images"
         if report.graph.alone:
-            text += f"; {len(report.graph.alone)} images without a verified pair"
+            text += f"; {len(report.graph.alone)} without a verified pair: "
+            text += _listed(report.graph.alone)
         lines.append(text)
     else:
         lines.append("no pair of images was verified")
@@ -158,7 +171,14 @@ def summary(report: Report) -> str:
             f"{model.points} points, track length {model.track_length:.2f}, "
             f"reprojection error {model.error_px:.2f} px"
         )
+    lost = [name for name in report.unregistered if name not in report.graph.alone]
+    if lost:
+        lines.append(f"in no model, although they have verified pairs: {_listed(lost)}")
     return "\n".join(lines)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
 
 
 def _refusals(report: Report) -> str:

@@ -109,6 +109,7 @@ def match_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> Matche
     except StorageDamaged:
         pass
     source, matcher = FeatureSource(setup, paths), load_matcher(setup)
+    options = replace(setup.options, verify=replace(setup.options.verify, explain=False))
     matched = []
     for first, second in shard.keys:
         features = source.features(first), source.features(second)
@@ -120,7 +121,7 @@ def match_shard(setup: Setup, shard: Shard, paths: Mapping[str, Path]) -> Matche
             )
             matched.append(result_columns(result) | geometry_columns(geometry))
         else:
-            result = matcher.match_features(*features, setup.options, call)
+            result = matcher.match_features(*features, options, call)
             matched.append(result_columns(result))
     write_results(path, shard.keys, matched)
     results = read_results(path)

@@ -47,6 +47,9 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     lower_priority(json.loads(text)["niceness"])  # before the imports, which take seconds
     try:
+        from matchserve.memory import share_heaps
+
+        share_heaps(1)
         from matchserve.jobs.kinds import run_job, summary_of
 
         order = _read_order(text)

@@ -64,4 +64,5 @@ def _coverage(xy: Float32, rows: NDArray[np.int32], size: tuple[int, int]) -> fl
     scaled = np.floor((xy + 0.5) * (GRID / np.array(size, np.float64)))
     column, row = np.clip(scaled, 0, GRID - 1).astype(np.intp).T
     cells = GRID * row + column
-    return len(np.unique(cells[rows])) / len(np.unique(cells))
+    occupied, covered = (np.bincount(c, minlength=GRID**2) > 0 for c in (cells, cells[rows]))
+    return float(covered.sum() / occupied.sum())

@@ -22,7 +22,6 @@ from matchserve.vision.judged_fits import (
     VerifyChoice,
     VerifyOptions,
     chance_of_inlier,
-    count_positions,
     fitted,
     known_cameras,
     log_false_alarms,
@@ -65,7 +64,7 @@ def verify(
         pose = fitted(Points.of(points0, points1, confidence), "pose", options, sizes)
         return replace(pose, cameras=(str(cameras[0]), str(cameras[1])))
     points = Points.of(points0, points1, confidence)
-    if kind != "auto" and kind in POINT_MAPS:
+    if kind in POINT_MAPS or (kind == "fundamental" and not options.explain):
         fit = fitted(points, kind, options, sizes)
         return _among(candidates, fit, points, options, sizes)
     choose = choose_geometry if kind == "auto" else check_plane
@@ -82,8 +81,7 @@ def _among(
     """
     if fit.matrix is None or fit.kind not in POINT_MAPS or candidates <= len(points.p0):
         return fit
-    kept = fit.inliers[points.rows]
-    agreeing = count_positions(points.p0[kept], points.p1[kept])
+    agreeing = points.positions(fit.inliers[points.rows])
     chance = chance_of_inlier(fit.kind, options.threshold_px, sizes[1])
     log_nfa = log_false_alarms(candidates, agreeing, SAMPLE_SIZE[fit.kind], chance)
     judged = replace(fit, confidence=1.0 - math.exp(log_nfa))

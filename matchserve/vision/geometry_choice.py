@@ -22,7 +22,6 @@ from matchserve.vision.judged_fits import (
     Sizes,
     VerifyOptions,
     chance_of_inlier,
-    count_positions,
     fitted,
     log_false_alarms,
 )
@@ -131,7 +130,7 @@ class _Off:
     ) -> _Off:
         is_off = _is_far(points, simple, distance * options.threshold_px)
         rows = (is_off, is_off & general.inliers[points.rows])
-        off, agreeing = (count_positions(points.p0[kept], points.p1[kept]) for kept in rows)
+        off, agreeing = map(points.positions, rows)
         chance = chance_of_inlier(general.kind, options.threshold_px, sizes[1])
         return cls(agreeing, log_false_alarms(off, agreeing, SAMPLE_SIZE[general.kind], chance))
 

@@ -47,6 +47,7 @@ class VerifyOptions:
     images, for `pose` only; `Matcher.match` takes "exif" for a camera
     whose focal length is in the EXIF data. With `fast`, a fundamental matrix is fitted to a part
     of many matches if their confidence is known, and hopeless matches are given up early.
+    Without `explain`, nobody wants to know whether the scene is too flat for a fundamental matrix.
     """
 
     kind: VerifyChoice | None = defaults.VERIFY
@@ -54,6 +55,7 @@ class VerifyOptions:
     seed: int = 0
     cameras: tuple[CameraChoice, CameraChoice] | None = None
     fast: bool = False
+    explain: bool = True
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind not in VERIFY_KINDS:
@@ -80,13 +82,17 @@ def known_cameras(options: VerifyOptions) -> tuple[Camera, Camera]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """The finite ones of matched points, and their rows among all `count` matches."""
+    """The finite ones of matched points, and their rows among all `count` matches.
+
+    `is_distinct` says that no two of them share a position in an image.
+    """
 
     p0: Float64
     p1: Float64
     rows: NDArray[np.intp]
     count: int
     confidence: Float32 | None
+    is_distinct: bool
 
     @classmethod
     def of(cls, points0: NDArray[Any], points1: NDArray[Any], confidence: Float32 | None) -> Points:
@@ -94,11 +100,21 @@ class Points:
         p0, p1 = np.asarray(points0, np.float64), np.asarray(points1, np.float64)
         rows = np.flatnonzero(np.isfinite(p0).all(axis=1) & np.isfinite(p1).all(axis=1))
         kept = None if confidence is None else confidence[rows]
-        return cls(p0[rows], p1[rows], rows, len(p0), kept)
+        p0, p1, count = p0[rows], p1[rows], len(p0)
+        return cls(p0, p1, rows, count, kept, count_positions(p0, p1) == len(rows))
 
     def __getitem__(self, kept: Bool | slice) -> Points:
         confidence = None if self.confidence is None else self.confidence[kept]
-        return Points(self.p0[kept], self.p1[kept], self.rows[kept], self.count, confidence)
+        p0, p1, rows = self.p0[kept], self.p1[kept], self.rows[kept]
+        return Points(p0, p1, rows, self.count, confidence, self.is_distinct)
+
+    def positions(self, kept: Bool | None = None) -> int:
+        """Return the number of distinct matched positions, as `count_positions` says."""
+        if self.is_distinct:
+            return len(self.rows) if kept is None else int(np.count_nonzero(kept))
+        if kept is None:
+            return count_positions(self.p0, self.p1)
+        return count_positions(self.p0[kept], self.p1[kept])
 
     def at_least(self, confidence: float) -> Points:
         """Return the matches that are this confident; all if nothing is known about them."""
@@ -111,12 +127,11 @@ def fitted(points: Points, kind: VerifyKind, options: VerifyOptions, sizes: Size
     found = _fit(points, kind, options)
     inliers = np.zeros(points.count, np.bool_)
     inliers[points.rows[found.inliers]] = True
-    agreeing = count_positions(points.p0[found.inliers], points.p1[found.inliers])
+    agreeing = points.positions(found.inliers)
     if found.matrix is None or agreeing <= sample:
         return Verification(kind, None, np.zeros(points.count, np.bool_), 0.0)
-    positions = count_positions(points.p0, points.p1)
     chance = chance_of_inlier(kind, options.threshold_px, sizes[1])
-    log_nfa = log_false_alarms(positions, agreeing, sample, chance)
+    log_nfa = log_false_alarms(points.positions(), agreeing, sample, chance)
     confidence = 1.0 - math.exp(log_nfa)
     return Verification(kind, found.matrix, inliers, confidence, found.pose, log_nfa)
 
@@ -140,7 +155,7 @@ def count_positions(p0: Float64, p1: Float64) -> int:
 
 
 def _fit(points: Points, kind: VerifyKind, options: VerifyOptions) -> Fit:
-    if count_positions(points.p0, points.p1) <= SAMPLE_SIZE[kind]:
+    if points.positions() <= SAMPLE_SIZE[kind]:
         return nothing(len(points.p0))
     rule = FitOptions(options.threshold_px, options.seed, options.fast)
     if kind in AFFINE_SAMPLES:

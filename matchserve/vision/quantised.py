@@ -63,8 +63,7 @@ def mutual_pairs(
     for part in _blocks(len(one.unsigned), columns):
         similarity = product(one.unsigned[part], other.signed)
         np.maximum(most, similarity.max(axis=0), out=most)
-        value[part] = similarity.max(axis=1)
-        best[part] = _best(similarity, count)
+        best[part], value[part] = _best(similarity, count)
     rows = np.flatnonzero(value == most[best[:, 0]])
     return rows, best[rows]
 
@@ -76,19 +75,23 @@ def best_columns(
     columns = other.signed.shape[1]
     best = np.empty((len(rows), min(count, columns)), np.int64)
     for part in _blocks(len(rows), columns):
-        best[part] = _best(product(rows[part], other.signed), count)
+        best[part], _ = _best(product(rows[part], other.signed), count)
     return best
 
 
-def _best(similarity: Int32, count: int) -> NDArray[np.int64]:
-    """Return the columns of the `count` largest values of each row, and overwrite these values."""
+def _best(similarity: Int32, count: int) -> tuple[NDArray[np.int64], Int32]:
+    """Return the columns of the `count` largest values of each row, and the largest value.
+
+    The values found are overwritten.
+    """
     line = np.arange(len(similarity))
-    found = []
+    found = [similarity.argmax(axis=1)]
+    largest = similarity[line, found[0]]
     # A few passes with `argmax` take a fraction of the time of `argpartition`.
-    for _ in range(min(count, similarity.shape[1])):
-        found.append(similarity.argmax(axis=1))
+    for _ in range(min(count, similarity.shape[1]) - 1):
         similarity[line, found[-1]] = _LEAST
-    return np.stack(found, axis=1)
+        found.append(similarity.argmax(axis=1))
+    return np.stack(found, axis=1), largest
 
 
 def _blocks(rows: int, columns: int) -> list[slice]:

@@ -7,7 +7,7 @@ import { getJson, request } from "./service.js";
 import { chosenFiles, collectionName, droppedFiles, upload } from "./upload.js";
 import { Viewer } from "./viewer.js";
 
-const STAGES = { describe: "Describing images", pair: "Choosing pairs", match: "Matching pairs", export: "Writing files", map: "Reconstructing" };
+const STAGES = { describe: "Describing images", pair: "Choosing pairs", match: "Matching pairs", refine: "Refining points", export: "Writing files", map: "Reconstructing" };
 const MAX_LISTED = 500;
 
 let files = [], job = null, graph = null, abort = null, shown = 0;
@@ -78,6 +78,7 @@ function clearJob() {
   $("downloads").replaceChildren();
   $("pair-text").textContent = "";
   for (const cell of document.querySelectorAll("#report-numbers dd")) cell.textContent = "–";
+  $("report-notes").hidden = true;
   $("graph-empty").hidden = false;
   $("collection-problem").hidden = true;
 }
@@ -85,6 +86,12 @@ function clearJob() {
 const fileUrl = (name) => job.results.find((file) => file.name === name).url;
 
 function showReport(report) {
+  const notes = [
+    ["Not used", Object.entries(report.refused).map(([name, code]) => `${name} (${code})`)],
+    ["In no 3D model", report.unregistered ?? []],
+  ].filter(([, names]) => names.length);
+  $("report-notes").textContent = notes.map(([title, names]) => `${title}: ${names.join(", ")}`).join(". ");
+  $("report-notes").hidden = !notes.length;
   const [model] = report.models;
   const set = (name, text) => { $(`r-${name}`).textContent = text; };
   set("registered", model ? `${model.registered} of ${report.images}` : `– of ${report.images}`);

@@ -39,6 +39,8 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photographs = folder / "my corner"
     (folder / "scene" / "images").rename(photographs)
     (photographs / "notes.txt").write_text("not an image")
+    whole = next(photographs.glob("*.png")).read_bytes()
+    (photographs / "broken.png").write_bytes(whole[: len(whole) // 2])
     return photographs
 
 
@@ -64,14 +66,15 @@ def test_a_folder_becomes_a_reconstruction(page: Page, photographs: Path, tmp_pa
     open_view(page)
     expect(page.locator("#start-job")).to_be_disabled()
     page.set_input_files("#folder", str(photographs))
-    expect(page.locator("#folder-text")).to_contain_text(f"{IMAGES} images")
+    expect(page.locator("#folder-text")).to_contain_text(f"{IMAGES + 1} images")
     expect(page.locator("#collection-name")).to_have_value("my-corner")
     page.fill("#job-keypoints", "600")
     page.click("#start-job")
     expect(page.locator("#cancel-job")).to_be_visible()
     expect(page.locator("#job-status")).to_have_text("Done", timeout=JOB_MS)
     expect(page.locator("#cancel-job")).to_be_hidden()
-    expect(page.locator("#r-registered")).to_have_text(f"{IMAGES} of {IMAGES}")
+    expect(page.locator("#r-registered")).to_have_text(f"{IMAGES} of {IMAGES + 1}")
+    expect(page.locator("#report-notes")).to_have_text("Not used: broken.png (corrupt_image)")
     assert int(page.locator("#r-points").inner_text().replace(",", "")) > 50
     expect(page.locator("#graph .node")).to_have_count(IMAGES)
     assert page.locator("#graph .edge").count() >= IMAGES - 1

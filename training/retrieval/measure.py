@@ -70,7 +70,8 @@ def measure(
 ) -> dict[str, Figures]:
     """Search with every image of a scene; return figures by group, the part before the `/`.
 
-    `scene_of` names the scene of each query; all other images are distractors.
+    `scene_of` names the scene of each query; all other images are distractors. Several groups are
+    followed by `all` of their queries together.
     """
     names = list(features)
     words = {name: aggregate(as_vectors(features[name].descriptors), codebook) for name in names}
@@ -84,6 +85,8 @@ def measure(
             ranked = [names[i] for i in _ranking(scores, number)]
             group = scene_of[name].split("/")[0]
             rows.setdefault(group, []).append(_query(name, ranked, scene_of, covisible))
+    if len(rows) > 1:
+        rows["all"] = list(itertools.chain.from_iterable(rows.values()))
     return {group: _mean(values) for group, values in rows.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -156,3 +157,34 @@ def test_the_command_line(grey: np.ndarray, tmp_path: Path) -> None:
     assert decode_colour((tmp_path / "drawn.png").read_bytes(), max_side=4000).shape[2] == 3
     refused = CliRunner().invoke(app, [*command, "--server", "localhost:1"])
     assert refused.exit_code != 0
+
+
+READ_STRIPS = """
+import re, sys
+from pathlib import Path
+from matchserve.large import Raster
+from matchserve.vision.windows import CORE, levels, windows
+def peak():
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(re.findall(r"VmHWM:\\s+(\\d+)", status)[0])
+raster = Raster(sys.argv[1])
+before = peak()
+for level in levels(raster.size, CORE):
+    for strip in raster.rows(level, [(down.start, down.end) for down, _ in windows(level, CORE)]):
+        assert strip.shape[1] == level.width
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not Linux")
+@pytest.mark.parametrize("suffix", ["jpg", "tif"])
+def test_memory_depends_on_the_width_of_the_image_alone(suffix: str, tmp_path: Path) -> None:
+    """libvips would map a JPEG file, and hold every row of a strip in each of its steps."""
+    path = tmp_path / f"large.{suffix}"
+    width, height = 5000, 10_000
+    noise = import_pyvips().Image.gaussnoise(width, height, mean=128, sigma=60, seed=1)
+    noise.cast("uchar").write_to_file(str(path), **({"Q": 98} if suffix == "jpg" else {}))
+    assert path.stat().st_size > 35_000_000
+    command = [sys.executable, "-c", READ_STRIPS, str(path)]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert int(ran.stdout) < 35_000_000

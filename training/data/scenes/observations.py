@@ -78,10 +78,10 @@ class Camera:
         The centre of the first pixel is at (0, 0).
         """
         local = xyz @ self.rotation.T + self.translation
-        pixels = (
-            np.asarray(self.intrinsics.img_from_cam(local, check_cheirality=False)) - PIXEL_SHIFT
-        )
-        return pixels, local[:, 2]
+        # Points behind the camera are projected along the same ray: pycolmap says NaN for them, and
+        # its oldest versions have no option against that.
+        ahead = np.where(local[:, 2:] < 0, -local, local)
+        return np.asarray(self.intrinsics.img_from_cam(ahead)) - PIXEL_SHIFT, local[:, 2]
 
 
 def read_cameras(model: Any) -> list[Camera]:

@@ -19,6 +19,7 @@ from matchserve.collections.exports import export_to
 from matchserve.collections.ledger import Ledger
 from matchserve.collections.work import load_matcher
 from matchserve.errors import InvalidParameter, ProviderUnavailable, WorkspaceMismatch
+from matchserve.types import Float64
 from matchserve.vision.geometry import VerifyOptions
 from tests.corner_scene import FOCAL
 from tests.unit.matchserve.collections.conftest import OPTIONS
@@ -83,9 +84,20 @@ def test_the_matrix_of_a_result_is_in_our_pixels(verified: Collection) -> None:
                                  np.ones(len(agreeing))])
                 for side, name in enumerate((name0, name1))
             )  # fmt: skip
-            lines = xy0 @ np.asarray(result.matrix).T
-            distance = np.abs((xy1 * lines).sum(axis=1)) / np.linalg.norm(lines[:, :2], axis=1)
-            assert np.median(distance) < 0.5
+            distance = off_line(np.asarray(result.matrix), xy0, xy1)
+            # 0.5 with pycolmap 4.2.1; the estimates of 4.0.0 are less accurate.
+            assert np.median(distance) < 0.8
+            assert result.colmap is not None
+            assert result.colmap.F is not None
+            shift = np.array([0.5, 0.5, 0.0])  # to COLMAP's pixels
+            theirs = off_line(result.colmap.F, xy0 + shift, xy1 + shift)
+            np.testing.assert_allclose(distance, theirs, atol=1e-6)
+
+
+def off_line(matrix: Float64, xy0: Float64, xy1: Float64) -> Float64:
+    """Distances in pixels of homogeneous points of image 1 from their epipolar lines."""
+    lines = xy0 @ matrix.T
+    return np.asarray(np.abs((xy1 * lines).sum(axis=1)) / np.linalg.norm(lines[:, :2], axis=1))
 
 
 def test_results_are_repeatable_and_apart_from_ours(

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import resource
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
 import pytest
 
 from matchserve.collections import pool
+
+
+def faults_of_a_block(number: int) -> int:
+    del number
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.full(3_000_000, 1, np.uint8)  # below the size that NumPy asks huge pages for
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
+def test_workers_do_not_map_freed_memory_again() -> None:
+    """Page faults are a third of the time of describing an image."""
+    workers = pool.WorkerPool(2)
+    try:
+        faults = [found for _, found in workers.run(faults_of_a_block, [(n,) for n in range(8)])]
+    finally:
+        workers.close()
+    assert sorted(faults)[:6] < [100] * 6  # each worker maps the block when it is new
 
 
 def test_signals_wait_while_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:

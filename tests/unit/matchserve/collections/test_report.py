@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from matchserve.collections.report import component_labels, view_graph
+from matchserve.collections.report import (
+    ModelSummary,
+    Report,
+    component_labels,
+    summary,
+    view_graph,
+)
 
 
 def naive_labels(count: int, edges: np.ndarray) -> list[int]:
@@ -35,3 +41,15 @@ def test_the_view_graph_has_verified_pairs_only() -> None:
     assert graph.edges.tolist() == [[1, 0, 40]]
     assert graph.components == [["a", "b"]]
     assert graph.alone == ["c", "d"]
+
+
+def test_images_without_a_place_in_a_model_are_named() -> None:
+    names = dict(enumerate("abcde"))
+    pairs = np.array([[0, 1, 1, 50, 40, 1], [1, 2, 1, 50, 40, 1], [2, 3, 1, 50, 40, 1]])
+    model = ModelSummary(frozenset("ab"), 2, 100, 200, 2.0, 0.5)
+    report = Report(5, {}, 10, 10, {}, view_graph(names, pairs), [model])
+    assert report.fields()["unregistered"] == ["c", "d", "e"]
+    assert "1 without a verified pair: e" in summary(report)
+    assert "in no model, although they have verified pairs: c, d" in summary(report)
+    unmapped = Report(5, {}, 10, 10, {}, view_graph(names, pairs))
+    assert unmapped.fields()["unregistered"] == []

@@ -91,3 +91,15 @@ def test_a_fundamental_matrix_of_a_flat_scene_is_not_determined() -> None:
     spatial0, spatial1, _, _ = spatial()
     deep = verify(spatial0, spatial1, SIZES, VerifyOptions("fundamental"))
     assert deep.reason.startswith("fundamental: ")
+
+
+def test_without_an_explanation_the_fundamental_matrix_is_the_same() -> None:
+    first, second, _ = spatial_plane(150)
+    explained = verify(first, second, SIZES, VerifyOptions("fundamental"))
+    found = verify(first, second, SIZES, VerifyOptions("fundamental", explain=False))
+    assert found.reason == ""
+    assert found.matrix is not None
+    assert explained.matrix is not None
+    np.testing.assert_array_equal(found.matrix, explained.matrix)
+    np.testing.assert_array_equal(found.inliers, explained.inliers)
+    assert found.log_nfa == explained.log_nfa
