@@ -2,7 +2,7 @@
 
     python docs/research/learned_detector data TRAIN WORKSPACE FOLDER
     python docs/research/learned_detector train FOLDER NAME [STEPS]
-    python docs/research/learned_detector measure FOLDER PART,PART... NAME...
+    python docs/research/learned_detector measure FOLDER PART,PART... NAME... [--model=MODEL]
 
 `data` makes, in FOLDER, what is learned from and what is measured on, both of TRAIN; WORKSPACE has
 the reconstructions of `python -m training data scenes`. `learned` is a run of
@@ -81,14 +81,14 @@ def detector(folder: Path, name: str) -> measure.Detect:
     return partial(scored.detect, net.eval(), float(number or 2))
 
 
-def compare(folder: Path, parts: list[str], names: list[str]) -> None:
-    """Print one row for each detector."""
+def compare(folder: Path, parts: list[str], names: list[str], model: str) -> None:
+    """Print one row for each detector, with the descriptors of a model."""
     detectors = {name: detector(folder, name) for name in names}
     is_timed = "ms" in parts
     milliseconds = measure.processor_ms(detectors, folder) if is_timed else {}
     measured = [part for part in parts if part != "ms"]
     for number, (name, detect) in enumerate(detectors.items()):
-        shown = measure.measure(detect, folder, measured)
+        shown = measure.measure(detect, folder, measured, model)
         shown |= {"CPU ms": milliseconds[name]} if is_timed else {}
         if not number:
             head = " | ".join(shown)
@@ -106,7 +106,9 @@ def main() -> None:
     elif command == "train":
         train(Path(rest[0]), rest[1], *(int(each) for each in rest[2:]))
     else:
-        compare(Path(rest[0]), rest[1].split(","), rest[2:])
+        models = [word.partition("=")[2] for word in rest if word.startswith("--model=")]
+        names = [word for word in rest[2:] if not word.startswith("--")]
+        compare(Path(rest[0]), rest[1].split(","), names, (models or ["compact"])[-1])
 
 
 if __name__ == "__main__":
