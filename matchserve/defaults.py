@@ -51,6 +51,9 @@ Chosen on held-out pairs of other times and sensors (docs/research/models.md).
 REFINE: Literal["affine"] = "affine"
 """How matched points are refined to a fraction of a pixel."""
 
+DETECTOR: Literal["auto"] = "auto"
+"""How keypoints are found: as the model's card says."""
+
 SELECTION: Literal["repeatable"] = "repeatable"
 """Which of the keypoints are used.
 

@@ -18,9 +18,9 @@ from matchserve.clock import Call, one_thread
 from matchserve.errors import CorruptImage, ImageTooSmall, InvalidParameter, MissingInput
 from matchserve.libraries import import_pyvips
 from matchserve.matcher import Matcher, Options
+from matchserve.models.detection import find_keypoints
 from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image, Keypoints, MatchResult, UInt8
-from matchserve.vision.keypoints import detect
 from matchserve.vision.windows import CORE, Core, Level, in_image, levels, windows
 
 KEYPOINTS_PER_MEGAPIXEL = 500
@@ -218,7 +218,7 @@ def _describe_window(
     image = Image(grey, (grey.shape[1], grey.shape[0]))
     count = max(1, round(per_megapixel * core.area / 1e6))
     detect_options = replace(options.detect, max_keypoints=count, further_orientations=0.0)
-    found = off_main_thread(detect, image, detect_options, core)
+    found = off_main_thread(find_keypoints, matcher.descriptor, image, detect_options, core)
     found = found[np.flatnonzero(level.owns(found.sigma))]
     descriptors = matcher.descriptor.describe(image, found, Call(threads=one_thread))
     return in_image(found, level, core), descriptors

@@ -83,7 +83,8 @@ class Settings(BaseSettings):
     max_body_bytes: Positive = 42_000_000
     """Maximum size of a request body."""
     max_inflight_bytes: Positive = 512_000_000
-    """Maximum size of all request bodies that are held at the same time."""
+    """Maximum size of all request bodies that are held at the same time; one client may hold
+    half of it."""
     max_pixels: Positive = SERVICE_LIMITS.max_pixels
     """Maximum number of pixels of an image."""
     max_decode_bytes: Positive = 210_000_000

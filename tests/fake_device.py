@@ -42,6 +42,7 @@ class FakeDeviceDescriptor:
     """A descriptor whose model runs on sleeping devices, with as many buffers as real ones."""
 
     provider = "CUDAExecutionProvider"
+    detector = None
 
     def __init__(self, *sessions: SleepingSession, batch: int) -> None:
         self.batch = batch

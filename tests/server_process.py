@@ -74,9 +74,11 @@ class ServerProcess:
         tree += tree[0].children(recursive=True)
         return sum(process.memory_info().rss for process in tree)
 
-    def cpu_s(self) -> float:
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
+    def cpu_s(self, *, with_children: bool = False) -> float:
+        tree = [psutil.Process(self.process.pid)]
+        tree += tree[0].children(recursive=True) if with_children else []
+        times = [process.cpu_times() for process in tree]
+        return float(sum(t.user + t.system for t in times))
 
     def raw(self, data: bytes, timeout_s: float = 20.0) -> bytes:
         """Send bytes and read until the server closes or says nothing for a while."""

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, write_card
 from matchserve.models.execution import INPUT, OUTPUT
-from matchserve.models.onnx_model import sha256_hex
+from matchserve.models.model_files import sha256_hex
 from matchserve.models.providers import start_session
 from matchserve.types import DescriptorKind, PatchSpec
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from matchserve.errors import MatchServeError
 from training.data import commands as data_commands
+from training.detector import commands as detector_commands
 from training.evaluation import commands as evaluation_commands
 from training.evaluation.calibration import commands as calibration_commands
 from training.evaluation.confidence import commands as confidence_commands
@@ -137,6 +138,7 @@ def recipes() -> None:
 
 
 app.add_typer(data_commands.app, name="data")
+app.add_typer(detector_commands.app, name="detector")
 app.add_typer(retrieval_commands.app, name="retrieval")
 for command in (
     tune,

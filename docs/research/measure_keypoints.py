@@ -39,7 +39,8 @@ def choose(image: Image, way: tuple[float, float, int]) -> Float64:
         grey, detection.DetectOptions(), int(factor * CHOSEN), lambda r: np.ones(len(r), np.bool_)
     )
     rows[:, 4] = repeatability_scores(rows, exponent)
-    gives_way = ~is_best_nearby(rows, grey.shape, spread) if spread else np.zeros(len(rows))
+    nearby = (rows[:, :2], rows[:, 4], grey.shape, spread)
+    gives_way = ~is_best_nearby(*nearby) if spread else np.zeros(len(rows))
     return np.asarray(rows[np.lexsort((-rows[:, 4], gives_way))[:CHOSEN], :2])
 
 

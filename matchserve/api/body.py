@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -22,31 +23,48 @@ RETRY_S = 1
 class BodyBudget:
     """Maximum size of all bodies that are held at the same time; used on the event loop only."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, max_client_bytes: int | None = None) -> None:
+        """Set the maximum of all bodies, and that of the bodies of one client, if it is less."""
         self.max_bytes = max_bytes
-        self.held = 0
+        self.max_client_bytes = max_bytes if max_client_bytes is None else max_client_bytes
+        self._clients: Counter[str] = Counter()
 
-    def add(self, count: int) -> None:
-        """Count received bytes; the caller subtracts them from `held` at the end.
+    @property
+    def held(self) -> int:
+        """Size of all bodies that are held now."""
+        return self._clients.total()
+
+    def add(self, count: int, client: str = "") -> None:
+        """Count received bytes of a client, which must be released at the end.
 
         Raises:
-            Overloaded: all bodies together would be too large.
+            Overloaded: all bodies together, or those of this client, would be too large.
         """
-        if self.held + count > self.max_bytes:
-            raise Overloaded(
-                "too many bytes are being received; try again later",
-                limit=self.max_bytes,
-                value=self.held + count,
-                retry_after_s=RETRY_S,
-            )
-        self.held += count
+        for held, limit in (
+            (self.held, self.max_bytes),
+            (self._clients[client], self.max_client_bytes),
+        ):
+            if held + count > limit:
+                raise Overloaded(
+                    "too many bytes are being received; try again later",
+                    limit=limit,
+                    value=held + count,
+                    retry_after_s=RETRY_S,
+                )
+        self._clients[client] += count
+
+    def release(self, count: int, client: str = "") -> None:
+        """Count bytes of a client that are no longer held."""
+        self._clients[client] -= count
+        if not self._clients[client]:
+            del self._clients[client]
 
 
 @asynccontextmanager
 async def received(
-    request: Request, max_bytes: int, budget: BodyBudget
+    request: Request, max_bytes: int, budget: BodyBudget, client: str = ""
 ) -> AsyncIterator[bytearray]:
-    """Receive a whole body, which counts against `budget` until the block ends.
+    """Receive a whole body, which counts against `budget` until the block ends, as of `client`.
 
     Nothing here keeps the body: a caller that has parsed it drops it while its request waits.
 
@@ -68,7 +86,7 @@ async def received(
         async for chunk in request.stream():
             if held + len(chunk) > max_bytes:
                 raise too_large(held + len(chunk), max_bytes)
-            budget.add(len(chunk))
+            budget.add(len(chunk), client)
             held += len(chunk)
             body += chunk
         # The caller must get the only reference, and a local variable would be a second one.
@@ -78,7 +96,7 @@ async def received(
     except ClientDisconnect as error:
         raise ClientDeparted("the client closed the connection") from error
     finally:
-        budget.held -= held
+        budget.release(held, client)
 
 
 def too_large(value: int, limit: int) -> PayloadTooLarge:

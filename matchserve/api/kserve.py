@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from matchserve.api import openapi
-from matchserve.api.body import JSON, OCTETS, received
+from matchserve.api.body import JSON, OCTETS
 from matchserve.api.errors import InvalidJson, UnsupportedMedia, invalid_parameter
 from matchserve.api.jsonbody import parse_object
 from matchserve.api.routes import FEATURES_MEGAPIXELS, check_access, check_patch_count, service_of
@@ -183,7 +183,7 @@ async def infer(request: Request, name: Name, version: str | None = None) -> Res
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind not in (JSON, OCTETS):
             raise UnsupportedMedia(f"the content type must be {JSON} or {OCTETS}")
-        async with received(request, service.settings.max_body_bytes, service.budget) as body:
+        async with service.received(request, service.settings.max_body_bytes) as body:
             parsed, patches = await service.parse(
                 request, _parse, body, request.headers.get(HEADER_LENGTH), model.card
             )

@@ -84,6 +84,8 @@ class BoundedProtocol(H11Protocol):
     """Closes a connection whose request is not complete, or whose response is not read, in time."""
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
+    is_shutting_down: ClassVar[bool] = False
+    """Whether the connections are being closed: uvicorn forgets those that it accepts meanwhile."""
     _open: ClassVar[Counter[str]] = Counter()
 
     _receive_timer: asyncio.TimerHandle | None = None
@@ -105,6 +107,9 @@ class BoundedProtocol(H11Protocol):
             if self._open[self._address] > self.limits.per_address:
                 transport.abort()
                 return
+        if BoundedProtocol.is_shutting_down:
+            transport.abort()
+            return
         self._arm_receive(self.limits.receive_s)
 
     def data_received(self, data: bytes) -> None:

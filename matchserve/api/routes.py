@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from matchserve.api import openapi
-from matchserve.api.body import JSON, MULTIPART, OCTETS, boundary, media_type, received
+from matchserve.api.body import JSON, MULTIPART, OCTETS, boundary, media_type
 from matchserve.api.errors import MissingImage, invalid_parameter
 from matchserve.api.image_extras import MASK_SIDE
 from matchserve.api.jsonbody import decode_base64, parse_object
@@ -96,7 +96,7 @@ async def parsed_body(
             raise MissingImage("the body is empty")
         kind = media_type(request, types)
         mark = boundary(request) if kind == MULTIPART else b""
-        async with received(request, service.settings.max_body_bytes, service.budget) as data:
+        async with service.received(request, service.settings.max_body_bytes) as data:
             body = Body(data, kind, mark)
             parsed = await service.parse(request, parse, body)
             del data, body  # the parsed request holds the images; do not keep both while it waits

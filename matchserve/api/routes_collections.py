@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from matchserve.api import openapi
-from matchserve.api.body import media_type, received
+from matchserve.api.body import media_type
 from matchserve.api.errors import MissingImage
 from matchserve.api.requests import decoding_megapixels
 from matchserve.api.routes import check_access, service_of
@@ -188,7 +188,7 @@ async def upload_image(
         return jobs.uploads.put(owner, name, image, data, replace=replace)
 
     limit = min(settings.max_image_bytes, settings.max_body_bytes)
-    async with received(request, limit, service.budget) as body:
+    async with service.received(request, limit) as body:
         if not body:
             raise MissingImage("the body is empty")
         is_new = await service.parse(request, store, bytes(body))

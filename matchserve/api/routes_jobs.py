@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from matchserve.api import openapi
-from matchserve.api.body import JSON, media_type, received
+from matchserve.api.body import JSON, media_type
 from matchserve.api.errors import invalid_parameter
 from matchserve.api.jsonbody import parse_object
 from matchserve.api.routes import check_access, service_of
@@ -102,7 +102,7 @@ async def submit(
             raise invalid_parameter(error) from error
         return jobs.submit(owner, parsed, idempotency_key)
 
-    async with received(request, MAX_JOB_BYTES, service.budget) as body:
+    async with service.received(request, MAX_JOB_BYTES) as body:
         job, is_new = await service.parse(request, parse, bytes(body))
     headers = {"Location": f"/v1/jobs/{job.id}"}
     return _json(job_fields(job), 202 if is_new else 200, headers)

@@ -22,7 +22,7 @@ from matchserve.options import Options, ViewsChoice
 from matchserve.pipeline.judging import JudgeOptions
 from matchserve.settings import Settings
 from matchserve.vision.geometry import VerifyChoice
-from matchserve.vision.keypoints import DetectOptions
+from matchserve.vision.keypoints import DetectOptions, DetectorChoice
 from matchserve.vision.matching import MatchOptions
 from matchserve.vision.selection import Selection
 
@@ -66,6 +66,13 @@ class DetectFields(ModelChoice):
             "other dominant orientations, besides max_keypoints; not with duplicates.",
         ),
     ] = defaults.FURTHER_ORIENTATIONS
+    detector: Annotated[
+        DetectorChoice,
+        Field(
+            description="How keypoints are found: dog for extrema of differences of Gaussians, "
+            "learned for the network that comes with the model, auto for what its card names."
+        ),
+    ] = defaults.DETECTOR
     selection: Annotated[
         Selection,
         Field(
@@ -95,6 +102,7 @@ class DetectFields(ModelChoice):
                 upright=self.upright,
                 duplicates=self.duplicates,
                 selection=self.selection,
+                detector=self.detector,
                 further_orientations=self.further_orientations,
             ),
             exif=self.exif,

@@ -84,6 +84,14 @@ class DrainingServer(uvicorn.Server):
                   self.config.timeout_graceful_shutdown or 0)  # fmt: skip
         self.should_exit = True
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close connections, also those that are accepted while the others are closed."""
+        BoundedProtocol.is_shutting_down = True
+        try:
+            await super().shutdown(sockets)
+        finally:
+            BoundedProtocol.is_shutting_down = False
+
 
 class WorkerServer(DrainingServer):
     """Server of a worker process; the parent process ends it."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
 from matchserve.api.access import Access, KeyRing, RateLimit
-from matchserve.api.body import BodyBudget
+from matchserve.api.body import BodyBudget, received
 from matchserve.api.events import EventFeed
 from matchserve.api.metrics import Metrics
 from matchserve.api.requests import FORMATS
@@ -86,7 +87,11 @@ class Service:
             FORMATS,
         )
         self.models = self._load_models()
-        self.budget = BodyBudget(settings.max_inflight_bytes)
+        # Half for one client: whoever holds back the ends of its bodies must not refuse the others.
+        self.budget = BodyBudget(
+            settings.max_inflight_bytes,
+            max(settings.max_inflight_bytes // 2, settings.max_body_bytes),
+        )
         self.is_draining = False
         self.jobs = None if settings.data_dir is None else JobService(settings, settings.data_dir)
         self.events = EventFeed(self._read_events, lambda: self.is_draining)
@@ -127,6 +132,10 @@ class Service:
     def start_deadline(self, request: Request) -> None:
         """Start the time of a request, which includes receiving and parsing its body."""
         request.state.deadline = Deadline(self.settings.deadline_s)
+
+    def received(self, request: Request, max_bytes: int) -> AbstractAsyncContextManager[bytearray]:
+        """Receive a body of a checked request, as `matchserve.api.body.received` does."""
+        return received(request, max_bytes, self.budget, self.access.client(request))
 
     async def parse(
         self, request: Request, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs

@@ -17,6 +17,7 @@ from matchserve.cli.images import (
     read_image_file,
 )
 from matchserve.cli.options import (
+    DetectorOption,
     Exif,
     ImageFile,
     MaxKeypoints,
@@ -61,6 +62,7 @@ def describe(
     ignore: IgnoredShapes = None,
     keypoints: PointsFile = None,
     upright: Upright = False,
+    detector: DetectorOption = defaults.DETECTOR,
     max_side: MaxSide = defaults.MAX_SIDE,
     max_pixels: MaxPixels = LIBRARY_LIMITS.max_pixels,
     exif: Exif = "apply",
@@ -84,13 +86,14 @@ def describe(
                 model=model,
                 max_keypoints=max_keypoints,
                 upright=upright,
+                detector=detector,
                 max_side=max_side,
                 exif=exif,
                 **given.fields(),
             )
     else:
         options = Options(
-            detect=DetectOptions(max_keypoints=max_keypoints, upright=upright),
+            detect=DetectOptions(max_keypoints=max_keypoints, upright=upright, detector=detector),
             max_side=max_side,
             exif=exif,
         )

@@ -20,6 +20,7 @@ from matchserve.cli.options import (
     CameraOfBoth,
     CameraOfFirst,
     CameraOfSecond,
+    DetectorOption,
     Duplicates,
     Exif,
     FurtherOrientations,
@@ -133,6 +134,7 @@ def match(
     upright: Upright = False,
     duplicates: Duplicates = False,
     further_orientations: FurtherOrientations = defaults.FURTHER_ORIENTATIONS,
+    detector: DetectorOption = defaults.DETECTOR,
     selection: SelectionOption = defaults.SELECTION,
     max_side: MaxSide = defaults.MAX_SIDE,
     max_pixels: MaxPixels = LIBRARY_LIMITS.max_pixels,
@@ -177,7 +179,7 @@ def match(
             "duplicates": duplicates, "selection": selection, "views": views, "guided": guided,
             "camera": camera, "camera0": camera0, "camera1": camera1,
             "max_distance": max_distance, "details": details,
-            "further_orientations": further_orientations,
+            "further_orientations": further_orientations, "detector": detector,
             **extras0.fields(), **extras1.fields(),
         }  # fmt: skip
         _match_on_server(server, (image0, image1), fields, (json, npz, draw))
@@ -189,6 +191,7 @@ def match(
             duplicates=duplicates,
             selection=selection,
             further_orientations=further_orientations,
+            detector=detector,
         ),
         max_side=max_side,
         judge=JudgeOptions(min_confidence, refine),

@@ -84,9 +84,21 @@ def _print_table(cards: Cards, models_dir: Path | None) -> None:
     say(
         escape(
             f"\nbytes: of one descriptor; ms: processor time to describe 1000 keypoints here"
-            f"{accuracy}\nThe default is {defaults.MODEL}. matchserve models NAME prints the card."
+            f"{accuracy}{_detector_text(cards)}\nThe default model is {defaults.MODEL}. "
+            "matchserve models NAME prints the card."
         )
     )
+
+
+def _detector_text(cards: Cards) -> str:
+    """Say which models have a learned detector."""
+    detectors = {
+        name: card.detector
+        for name, card in cards.items()
+        if isinstance(card, ModelCard) and card.detector is not None
+    }
+    names = [name + (" (default)" if found.is_default else "") for name, found in detectors.items()]
+    return f"\nwith a learned detector: {', '.join(names)}" if names else ""
 
 
 def _describe_times(cards: Cards, models_dir: Path | None) -> dict[str, str]:

@@ -10,6 +10,7 @@ import typer
 from matchserve.limits import MAX_VIEWS
 from matchserve.settings import Settings
 from matchserve.vision.cameras import TEXT_FORMS
+from matchserve.vision.keypoints import DetectorChoice
 from matchserve.vision.selection import Selection
 
 ImageFile = Annotated[
@@ -78,6 +79,13 @@ FurtherOrientations = Annotated[
         "orientations as well, besides --max-keypoints; not with --duplicates.",
         min=0.0,
         max=1.0,
+    ),
+]
+DetectorOption = Annotated[
+    DetectorChoice,
+    typer.Option(
+        help="How keypoints are found: dog for extrema of differences of Gaussians, learned for "
+        "the network that comes with the model, auto for what the model's card names."
     ),
 ]
 SelectionOption = Annotated[

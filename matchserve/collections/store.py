@@ -36,6 +36,8 @@ def feature_key(
         "exif": options.exif,
         "max_side": options.max_side,
     }
+    if card.detector is not None:
+        parts["detector"] = card.detector.sha256
     if in_windows:
         parts["windows"] = {"core": CORE, "per_megapixel": KEYPOINTS_PER_MEGAPIXEL}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -20,7 +20,7 @@ from matchserve.feature_cache import FeatureCache
 from matchserve.limits import SERVICE_LIMITS, Limits
 from matchserve.matcher import Matcher
 from matchserve.models.card import ModelCard
-from matchserve.models.descriptor import Descriptor
+from matchserve.models.descriptor import Descriptor, KeypointDetector
 from matchserve.models.execution import DeviceOptions
 from matchserve.models.handcrafted import HandcraftedDescriptor
 from matchserve.models.onnx_model import OnnxDescriptor
@@ -124,6 +124,11 @@ class BatchedDescriptor:
     def provider(self) -> str:
         """What the model really runs on."""
         return self._model.descriptor.provider
+
+    @property
+    def detector(self) -> KeypointDetector | None:
+        """The learned detector that comes with the model, if any."""
+        return self._model.descriptor.detector
 
     def describe(
         self, image: Image, keypoints: Keypoints, call: Call | None = None

@@ -22,12 +22,36 @@ from matchserve.types import DescriptorKind, PatchSpec
 CARD_FILE = "card.json"
 MODEL_FILE = "model.onnx"
 GOLDEN_FILE = "golden.npz"
+DETECTOR_FILE = "detector.onnx"
+DETECTOR_GOLDEN_FILE = "detector.npz"
 MAX_CARD_BYTES = 4_000_000
 
 DefaultGeometry = Literal["homography", "affine", "similarity", "fundamental", "auto"]
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
+
+
+class DetectorCard(BaseModel):
+    """The learned detector of a model: the network in `detector.onnx`, and how it is used."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sha256: Annotated[str, Field(pattern=SHA256_PATTERN)]
+    """Checksum of `detector.onnx`."""
+    golden_sha256: Annotated[str, Field(pattern=SHA256_PATTERN)]
+    """Checksum of `detector.npz`: a level and its expected scores."""
+    per_octave: Annotated[int, Field(ge=1, le=4)]
+    """Number of levels of the pyramid for each halving of the image."""
+    sigma: Annotated[float, Field(gt=0.5, le=16)]
+    """Scale of a keypoint, in pixels of the level that it is found on."""
+    is_default: bool
+    """Whether requests that name no detector use this one."""
+    method: str
+    training_data: tuple[str, ...] = ()
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """Figures by benchmark, each with the command that prints them."""
 
 
 class ModelCard(BaseModel):
@@ -59,6 +83,8 @@ class ModelCard(BaseModel):
     """Whether `orientation=auto` also matches upright patches at other angles if few match."""
     verify: DefaultGeometry | None = None
     """Geometry that the matches are checked against if a request names none."""
+    detector: DetectorCard | None = None
+    """The learned detector that comes with the model."""
     calibration: Calibration | None = None
     """How `same_scene` is computed; without it, `same_scene` is null for this model."""
     notes: str = ""

@@ -1,4 +1,4 @@
-"""The interface of a descriptor, learned or hand-crafted."""
+"""The interfaces of a descriptor, learned or hand-crafted, and of a learned detector."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ from numpy.typing import NDArray
 from matchserve.clock import Call
 from matchserve.models.card import ModelCard
 from matchserve.types import Image, Keypoints, UInt8
+from matchserve.vision.keypoints import Check, DetectOptions, Region
+
+
+class KeypointDetector(Protocol):
+    """Finds keypoints; safe to call from many threads."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether requests that name no detector use this one."""
+        ...
+
+    def detect(
+        self, image: Image, options: DetectOptions, mask: Region | None, check: Check
+    ) -> Keypoints:
+        """Find the keypoints of an image, best first, in pixels of the image as sent."""
+        ...
 
 
 class Descriptor(Protocol):
@@ -25,6 +41,11 @@ class Descriptor(Protocol):
     @property
     def provider(self) -> str:
         """What the model really runs on, e.g. `CPUExecutionProvider`."""
+        ...
+
+    @property
+    def detector(self) -> KeypointDetector | None:
+        """The learned detector that comes with the model, if any."""
         ...
 
     def describe(

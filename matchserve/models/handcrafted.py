@@ -62,6 +62,7 @@ class HandcraftedDescriptor:
     """OpenCV's SIFT descriptor at given keypoints."""
 
     provider = "OpenCV"
+    detector = None
 
     def __init__(self, name: str, patch: PatchSpec = SIFT_PATCH) -> None:
         self.card = card(name, patch)

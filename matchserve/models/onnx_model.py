@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ from matchserve.errors import (
     MatchServeError,
     ModelCorrupt,
     ModelMismatch,
-    ModelMissing,
 )
-from matchserve.files import FileTooLarge, read_regular_file
 from matchserve.hardware import available_cpus
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, read_card
 from matchserve.models.execution import (
@@ -33,13 +30,13 @@ from matchserve.models.execution import (
     Signature,
     default_batch,
 )
+from matchserve.models.learned_detector import LearnedDetector
+from matchserve.models.model_files import MAX_GOLDEN_BYTES, open_session, verified_bytes
 from matchserve.models.onnx_guard import check_model
-from matchserve.models.providers import PROVIDERS, Placement, start_session
+from matchserve.models.providers import PROVIDERS, Placement
 from matchserve.types import Image, Keypoints, UInt8, is_unit_length
 from matchserve.vision.patches import crop
 
-MAX_MODEL_BYTES = 200_000_000
-MAX_GOLDEN_BYTES = 100_000_000
 # Golden descriptors come from another machine, whose kernels differ in the last digits.
 GOLDEN_BIT_SHARE = 0.01
 
@@ -66,7 +63,7 @@ class OnnxDescriptor:
         directory = Path(directory)
         self.card: ModelCard = read_card(directory)
         self.threads = threads or available_cpus()
-        model = _verified_bytes(directory, MODEL_FILE, self.card.sha256)
+        model = verified_bytes(directory, MODEL_FILE, self.card.sha256)
         check_model(model)
         devices = devices or DeviceOptions()
         self._session, *others = self._open_sessions(model, provider, devices)
@@ -76,7 +73,10 @@ class OnnxDescriptor:
         self._devices: Devices | None = None
         if self.is_on_device:
             self._devices = self._bind([self._session, *others])
-        self._check_golden(_verified_bytes(directory, GOLDEN_FILE, self.card.golden_sha256))
+        self._check_golden(verified_bytes(directory, GOLDEN_FILE, self.card.golden_sha256))
+        self.detector: LearnedDetector | None = None
+        if self.card.detector is not None:
+            self.detector = LearnedDetector(directory, self.card.detector, self.threads)
 
     def describe(
         self, image: Image, keypoints: Keypoints, call: Call | None = None
@@ -124,7 +124,7 @@ class OnnxDescriptor:
 
         def session(number: int, choice: str) -> Any:
             placement = Placement(number, profile, devices.engine_cache)
-            return _open_session(model, choice, self.threads, self.card.name, placement)
+            return open_session(model, choice, self.threads, self.card.name, placement)
 
         first = session(devices.numbers[0], provider)
         if first.get_providers()[0] == PROVIDERS["cpu"]:
@@ -188,37 +188,6 @@ class OnnxDescriptor:
                 f"model {self.card.name!r} does not reproduce its golden descriptors "
                 f"(difference {error_size:.2g})"
             )
-
-
-def sha256_hex(data: bytes) -> str:
-    """Return the checksum as cards contain it."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def _verified_bytes(directory: Path, name: str, expected: str | None) -> bytes:
-    path = directory / name
-    try:
-        data = read_regular_file(path, MAX_MODEL_BYTES)
-    except FileTooLarge as error:
-        raise ModelCorrupt(
-            f"{directory.name}/{name} is larger than {MAX_MODEL_BYTES} bytes"
-        ) from error
-    except OSError as error:
-        raise ModelMissing(f"model {directory.name!r} has no readable {name}") from error
-    if expected is None or sha256_hex(data) != expected:
-        raise ModelCorrupt(f"{directory.name}/{name} does not have the checksum of its card")
-    return data
-
-
-def _open_session(
-    model: bytes, provider: str, threads: int, name: str, placement: Placement
-) -> Any:
-    try:
-        return start_session(model, provider, threads, placement)
-    except MatchServeError:
-        raise
-    except Exception as error:  # ONNX Runtime's own exception types are private
-        raise ModelCorrupt(f"ONNX Runtime cannot load model {name!r}") from error
 
 
 def _check_signature(session: Any, card: ModelCard) -> type:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,16 @@ from matchserve.feature_cache import FeatureCache, content_key
 from matchserve.files import read_file
 from matchserve.limits import Limits, check_keypoint_count
 from matchserve.models.descriptor import Descriptor
+from matchserve.models.detection import chosen_detector
 from matchserve.options import Options
-from matchserve.pipeline.inputs import ImageSource, PlainSource, as_input, find_keypoints
+from matchserve.pipeline.inputs import ImageInput, ImageSource, PlainSource, as_input
 from matchserve.pipeline.pair_runner import Source
 from matchserve.threads import off_main_thread
-from matchserve.types import Features, Image
+from matchserve.types import Features, Image, Keypoints
 from matchserve.vision.arrays import positions
 from matchserve.vision.decode import Decoder, InProcessDecoder, from_array
 from matchserve.vision.decode_cost import decoding_bytes
+from matchserve.vision.given_points import place
 from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.pixels import inspect
 
@@ -42,7 +43,7 @@ class Describer:
         self.decoder: Decoder = InProcessDecoder(limits)
         """Decodes images; the service sets one whose processes can be killed."""
         self.detector: Detector = detect_here
-        """Finds keypoints; the service sets one that can be stopped at a deadline."""
+        """Finds DoG keypoints; the service sets one that can be stopped at a deadline."""
 
     def load(self, image: ImageSource, options: Options, call: Call) -> Image:
         """Decode an image and reduce it to the working size.
@@ -120,10 +121,7 @@ class Describer:
         """Find and describe the keypoints of an image, and cache them."""
         image = self.image(source, options, call)
         with call.clock.stage("detect"):
-            detector = partial(self.detector, call.clock.deadline)
-            keypoints = off_main_thread(
-                find_keypoints, image, source.given, detect_options, detector
-            )
+            keypoints = self._find(image, source.given, detect_options, call)
         with call.clock.stage("describe"):
             descriptors = self._descriptor.describe(image, keypoints, call)
         card = self._descriptor.card
@@ -136,6 +134,21 @@ class Describer:
         if self._cache is not None and source.data:
             self._cache.put(self._cache_key(source, detect_options, options), features)
         return features
+
+    def _find(
+        self, image: Image, given: ImageInput, detect_options: DetectOptions, call: Call
+    ) -> Keypoints:
+        """Return the given points of an image, or its keypoints."""
+        deadline = call.clock.deadline
+        if given.points is not None:
+            is_upright = detect_options.upright
+            return off_main_thread(
+                place, given.points, image, is_upright=is_upright, check=deadline.check
+            )
+        learned = chosen_detector(self._descriptor, detect_options)
+        if learned is None:
+            return off_main_thread(self.detector, deadline, image, detect_options, given.mask)
+        return off_main_thread(learned.detect, image, detect_options, given.mask, deadline.check)
 
     def _cache_key(self, source: Source, detect_options: DetectOptions, options: Options) -> Any:
         card = self._descriptor.card

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, TypeAlias
@@ -10,9 +9,8 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter
-from matchserve.types import Image, Keypoints
-from matchserve.vision.given_points import GivenPoints, place
-from matchserve.vision.keypoints import DetectOptions, detect
+from matchserve.types import Image
+from matchserve.vision.given_points import GivenPoints
 from matchserve.vision.masks import Mask
 
 PlainSource: TypeAlias = bytes | bytearray | memoryview | str | PathLike[str] | NDArray[Any] | Image
@@ -45,19 +43,3 @@ ImageSource: TypeAlias = PlainSource | ImageInput
 def as_input(source: ImageSource) -> ImageInput:
     """Return a source as an input, without a mask or points if it has none."""
     return source if isinstance(source, ImageInput) else ImageInput(source)
-
-
-def find_keypoints(
-    image: Image,
-    given: ImageInput,
-    options: DetectOptions,
-    detector: Callable[[Image, DetectOptions, Mask | None], Keypoints] = detect,
-) -> Keypoints:
-    """Detect keypoints outside of the mask, or return the given points.
-
-    Raises:
-        InvalidParameter: the mask or the points do not fit the image.
-    """
-    if given.points is not None:
-        return place(given.points, image, is_upright=options.upright)
-    return detector(image, options, given.mask)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from matchserve import defaults
 from matchserve.clock import Call
 from matchserve.models.descriptor import Descriptor
+from matchserve.models.detection import find_keypoints
 from matchserve.options import Options
 from matchserve.pipeline.attempts import Attempt, as_sent, joined, judge_pair, verify_attempt
 from matchserve.pipeline.turning import turned
 from matchserve.threads import off_main_thread
 from matchserve.types import Features, Image, Verification, ViewReport
-from matchserve.vision.keypoints import detect
 from matchserve.vision.masks import Mask
 from matchserve.vision.views import (
     FRONTAL,
@@ -121,7 +121,9 @@ class ViewSearch:
         is_upright = frontal.orientation != "oriented"
         detect_options = replace(self.options.detect, upright=is_upright, further_orientations=0.0)
         with self.call.clock.stage("detect"):
-            keypoints = off_main_thread(detect, rendered.image, detect_options, region)
+            keypoints = off_main_thread(
+                find_keypoints, self.descriptor, rendered.image, detect_options, region
+            )
         if frontal.orientation == "turned":
             keypoints = turned(keypoints, float(frontal.features[side].keypoints.angle[0]))
         with self.call.clock.stage("describe"):

@@ -6,22 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from matchserve.errors import InvalidParameter
 from matchserve.types import Float32, Image, Keypoints
+from matchserve.vision.directions import dominant_directions
+from matchserve.vision.keypoints import Check, go_on
 
 DEFAULT_SIGMA = 1.6
 """Scale of a point without one, in pixels of the working image: the finest scale of SIFT, and the
 median of detected keypoints in ordinary photographs (1.3 to 1.6 on the sample pairs)."""
 MIN_SIGMA, MAX_SIGMA = 0.1, 1000.0
-
-# Lowe 2004, section 5: a histogram of 36 directions, weighted by a Gaussian of 1.5 sigma.
-_BINS = 36
-_WEIGHT_SIGMA = 1.5
-_RADIUS = 8  # of the grid of samples; its step is 4.5 sigma / 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +57,10 @@ class GivenPoints:
         return b"|".join(b"-" if part is None else part.tobytes() for part in parts)
 
 
-def place(given: GivenPoints, image: Image, *, is_upright: bool) -> Keypoints:
+def place(given: GivenPoints, image: Image, *, is_upright: bool, check: Check = go_on) -> Keypoints:
     """Return given points as keypoints of an image, in their order.
+
+    `check` is called before each part of the image in which directions are sought.
 
     Raises:
         InvalidParameter: a point is outside of the image.
@@ -85,59 +82,16 @@ def place(given: GivenPoints, image: Image, *, is_upright: bool) -> Keypoints:
     elif given.orientations is not None:
         angle = given.orientations
     else:
-        angle = _dominant_directions(image, given.xy, sigma * np.float32(scale))
+        angle = dominant_directions(image, given.xy, sigma * np.float32(scale), check)
     return Keypoints(given.xy, sigma, angle, np.ones(count, np.float32))
-
-
-def _dominant_directions(image: Image, xy: Float32, sigma: Float32) -> Float32:
-    """Return the strongest direction of the gradient around each point, in radians."""
-    angles = np.zeros(len(xy), np.float32)
-    working = image.to_working(xy)
-    # Points of about the same scale share a blurred image: half-octaves, as few as there are.
-    levels = np.round(2 * np.log2(np.maximum(sigma, 0.5))).astype(int)
-    for level in np.unique(levels):
-        rows = np.flatnonzero(levels == level)
-        angles[rows] = _directions_at(image, working[rows], 2.0 ** (level / 2))
-    return angles
-
-
-def _directions_at(image: Image, xy: NDArray[np.float64], sigma: float) -> Float32:
-    blurred = cv2.GaussianBlur(image.grey.astype(np.float32), (0, 0), sigma)
-    gradient_x = cv2.Sobel(blurred, cv2.CV_32F, 1, 0, ksize=1, borderType=cv2.BORDER_REPLICATE)
-    gradient_y = cv2.Sobel(blurred, cv2.CV_32F, 0, 1, ksize=1, borderType=cv2.BORDER_REPLICATE)
-    steps = np.arange(-_RADIUS, _RADIUS + 1) * (3 * _WEIGHT_SIGMA * sigma / _RADIUS)
-    offsets = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2)
-    places = (xy[:, None] + offsets).astype(np.float32)
-    x, y = np.ascontiguousarray(places[..., 0]), np.ascontiguousarray(places[..., 1])
-    border = cv2.BORDER_REPLICATE
-    dx = np.asarray(cv2.remap(gradient_x, x, y, cv2.INTER_LINEAR, borderMode=border))
-    dy = np.asarray(cv2.remap(gradient_y, x, y, cv2.INTER_LINEAR, borderMode=border))
-    weight = np.exp(-(offsets**2).sum(axis=1) / (2 * (_WEIGHT_SIGMA * sigma) ** 2))
-    strength = np.hypot(dx, dy) * weight.astype(np.float32)
-    bins = np.floor(np.arctan2(dy, dx) / (2 * np.pi) * _BINS).astype(np.int64) % _BINS
-    flat = (bins + _BINS * np.arange(len(xy))[:, None]).ravel()
-    histogram = np.bincount(flat, strength.ravel(), _BINS * len(xy)).reshape(-1, _BINS)
-    return _peak(_smoothed(histogram.astype(np.float64)))
-
-
-def _smoothed(histogram: NDArray[np.float64]) -> NDArray[np.float64]:
-    kernel = np.array([1, 4, 6, 4, 1]) / 16
-    shifted = [k * np.roll(histogram, n - 2, axis=1) for n, k in enumerate(kernel)]
-    return np.asarray(np.sum(shifted, axis=0))
-
-
-def _peak(histogram: NDArray[np.float64]) -> Float32:
-    """Return the angle of the highest bin, interpolated by a parabola through its neighbours."""
-    rows, top = np.arange(len(histogram)), histogram.argmax(axis=1)
-    before, after = histogram[rows, (top - 1) % _BINS], histogram[rows, (top + 1) % _BINS]
-    curve = before - 2 * histogram[rows, top] + after
-    shift = np.where(curve < 0, 0.5 * (before - after) / np.minimum(curve, -1e-12), 0.0)
-    return np.asarray((top + 0.5 + shift) * 2 * np.pi / _BINS % (2 * np.pi), np.float32)
 
 
 def _array(values: Any, what: str) -> Float32:
     try:
-        array = np.asarray(values, np.float32)
+        raw = np.asarray(values)
+        if raw.dtype.kind not in "fiu":  # complex numbers and dates would become floats as well
+            raise ValueError(f"{raw.dtype} are not real numbers")
+        array = raw.astype(np.float32)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidParameter(f"{what} must be numbers") from error
     if not np.isfinite(array).all():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import cv2
 import numpy as np
@@ -22,15 +22,14 @@ from matchserve.vision.selection import (
     is_best_nearby,
     repeatability_scores,
 )
+from matchserve.vision.texture import is_textured
 from matchserve.vision.tiles import keypoint_rows
 
 Check = Callable[[], None]
 """Called before each part of the search; it raises an error if the search must end."""
 
-# A keypoint is dropped as flat if the standard deviation around it, in grey levels, is below this;
-# it is measured in a square of this side, in sigmas (the support of SIFT).
-FLAT_STD = 2.0
-FLAT_SIDE_SIGMA = 12.0
+DetectorChoice = Literal["auto", "dog", "learned"]
+DETECTORS: tuple[DetectorChoice, ...] = get_args(DetectorChoice)
 
 _SIFT_SIGMA = 1.6
 _LAYERS = 3
@@ -50,6 +49,8 @@ _BAND, _BAND_STEP = 32, 128
 class DetectOptions:
     """How keypoints are found.
 
+    `detector` is "dog" for extrema of differences of Gaussians, "learned" for the network that
+    comes with some models, or "auto" for the one that the model's card names.
     A position may have several dominant orientations. `max_keypoints` counts positions, and one
     orientation of each is used. The best `further_orientations` of the positions, a share from 0
     to 1, add a keypoint for each of their other orientations, at most this share of
@@ -69,8 +70,13 @@ class DetectOptions:
     edge_threshold: float = 10_000.0
     selection: Selection = defaults.SELECTION
     further_orientations: float = defaults.FURTHER_ORIENTATIONS
+    detector: DetectorChoice = defaults.DETECTOR
 
     def __post_init__(self) -> None:
+        if self.detector not in DETECTORS:
+            raise InvalidParameter(
+                f"detector is {self.detector!r}, not one of {', '.join(DETECTORS)}"
+            )
         if self.max_keypoints < 1:
             raise InvalidParameter(f"max_keypoints is {self.max_keypoints}, must be at least 1")
         if not (math.isfinite(self.contrast_threshold) and self.contrast_threshold >= 0):
@@ -95,7 +101,7 @@ class Region(Protocol):
         ...
 
 
-def _go_on() -> None:
+def go_on() -> None:
     """Let every search go on."""
 
 
@@ -103,7 +109,7 @@ def detect(
     image: Image,
     options: DetectOptions | None = None,
     mask: Region | None = None,
-    check: Check = _go_on,
+    check: Check = go_on,
 ) -> Keypoints:
     """Find DoG keypoints, those of the highest score first, in pixels of the image as sent.
 
@@ -152,7 +158,7 @@ def _chosen(
         wanted = candidate_count(options.max_keypoints)
         rows = _strongest(grey, options, wanted, is_allowed, check)
         rows[:, 4] = repeatability_scores(rows)
-        gives_way = ~is_best_nearby(rows, grey.shape)
+        gives_way = ~is_best_nearby(rows[:, :2], rows[:, 4], grey.shape)
     keys = (rows[:, 3], rows[:, _RANK], *rows[:, [2, 0, 1]].T, -rows[:, 4], gives_way)
     return _best(rows[np.lexsort(keys)], options)
 
@@ -172,7 +178,7 @@ def _strongest(
     options: DetectOptions,
     wanted: int,
     is_allowed: Callable[[Float64], Bool],
-    check: Check = _go_on,
+    check: Check = go_on,
 ) -> Float64:
     """Return rows of at least the `wanted` strongest positions, or of all if fewer exist.
 
@@ -250,7 +256,7 @@ def _dog(grey: UInt8, contrast_threshold: float, options: DetectOptions, check: 
         rows = _with_rank(rows)
         if options.further_orientations == 0:
             rows = rows[rows[:, _RANK] == 0]
-    return np.asarray(rows[_is_textured(grey, rows)])
+    return np.asarray(rows[is_textured(grey, rows[:, :2], rows[:, 2])])
 
 
 def _with_rank(rows: Float64) -> Float64:
@@ -271,27 +277,6 @@ def _with_rank(rows: Float64) -> Float64:
     rows = rows[order]
     rows[:, _RANK] = np.arange(len(rows)) - np.repeat(start, count)
     return np.asarray(rows)
-
-
-def _is_textured(grey: UInt8, rows: Float64) -> Bool:
-    """Return whether the standard deviation around each keypoint exceeds `FLAT_STD`."""
-    if len(rows) == 0:
-        return np.zeros(0, np.bool_)
-    total, squares = cv2.integral2(grey, sdepth=cv2.CV_64F, sqdepth=cv2.CV_64F)
-    half = 0.5 * FLAT_SIDE_SIGMA * rows[:, 2]
-    bounds = np.array([grey.shape[1], grey.shape[0]])[:, None]
-    low = np.clip(np.floor(rows[:, :2].T - half), 0, bounds - 1).astype(np.intp)
-    high = np.clip(np.ceil(rows[:, :2].T + half) + 1, low + 1, bounds).astype(np.intp)
-    count = np.prod(high - low, axis=0)
-
-    def mean(table: Float64) -> Float64:
-        (x0, y0), (x1, y1) = low, high
-        corners = table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0]
-        return np.asarray(corners / count)
-
-    average = mean(np.asarray(total))
-    variance = mean(np.asarray(squares)) - average**2
-    return np.asarray(variance > FLAT_STD**2)
 
 
 def _packed_octaves(sizes: Float64, shape: tuple[int, ...]) -> NDArray[np.int64]:

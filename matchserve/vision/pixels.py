@@ -238,9 +238,12 @@ def _to_grey(picture: ImageFile.ImageFile) -> UInt8:
     return grey
 
 
-def _bands(picture: Pillow.Image) -> Iterator[tuple[int, Pillow.Image]]:
-    """Cut a picture into bands of rows: a conversion of the whole would need several copies."""
-    rows = max(1, _BAND_PIXELS // picture.width)
+def _bands(picture: Pillow.Image, multiple: int = 1) -> Iterator[tuple[int, Pillow.Image]]:
+    """Cut a picture into bands of rows: a conversion of the whole would need several copies.
+
+    The number of rows of all bands but the last is a multiple of `multiple`.
+    """
+    rows = max(1, _BAND_PIXELS // (multiple * picture.width)) * multiple
     for top in range(0, picture.height, rows):
         yield top, picture.crop((0, top, picture.width, min(picture.height, top + rows)))
 
@@ -250,11 +253,24 @@ def _sixteen_bits(band: Pillow.Image) -> NDArray[np.int64]:
 
 
 def _to_colour(picture: ImageFile.ImageFile, max_side: int) -> UInt8:
-    """Decode the pixels as RGB, reduced if the decoder can do so."""
+    """Decode the pixels as RGB, reduced on the way: a large picture in colour is not held whole."""
     if picture.mode in _SIXTEEN_BIT_MODES:
-        return np.repeat(_to_grey(picture)[:, :, None], 3, axis=2)
-    picture.thumbnail((max_side, max_side))
-    return np.array(_on_white(picture.convert("RGBA")), np.uint8)
+        small = Pillow.fromarray(_to_grey(picture))
+        small.thumbnail((max_side, max_side))
+        return np.array(small.convert("RGB"), np.uint8)
+    target = 2 * max_side / max(picture.size)
+    if target < 1:  # the decoder of a JPEG can reduce
+        picture.draft(None, (int(picture.width * target), int(picture.height * target)))
+    picture.load()
+    factor = max(1, max(picture.size) // max_side)
+    small = Pillow.new("RGB", (-(-picture.width // factor), -(-picture.height // factor)))
+    for top, band in _bands(picture, factor):
+        small.paste(_on_white(band.convert("RGBA")).reduce(factor), (0, top // factor))
+    shrink = min(1.0, max_side / max(picture.size))
+    size = (max(1, round(picture.width * shrink)), max(1, round(picture.height * shrink)))
+    # The last block of a side may stand for fewer pixels than the others.
+    box = (0, 0, picture.width / factor, picture.height / factor)
+    return np.array(small.resize(size, Pillow.Resampling.BICUBIC, box), np.uint8)
 
 
 def upper_eight_bits(array: NDArray[Any], highest: int | None = None) -> UInt8:

@@ -35,14 +35,16 @@ def repeatability_scores(rows: Float64, exponent: float = 1.0) -> Float64:
     return np.asarray(rows[:, 4] * rows[:, 2] ** exponent)
 
 
-def is_best_nearby(rows: Float64, shape: tuple[int, ...], spread_px: int = SPREAD_PX) -> Bool:
-    """Return whether no keypoint within `spread_px` has a higher score, the last column of `rows`.
+def is_best_nearby(
+    xy: Float64, score: Float64, shape: tuple[int, ...], spread_px: int = SPREAD_PX
+) -> Bool:
+    """Return whether no keypoint within `spread_px` has a higher score.
 
     Keypoints that share a position and differ in orientation have equal scores: all are best.
     """
-    column, row = np.clip(np.rint(rows[:, :2]).T, 0, [[shape[1] - 1], [shape[0] - 1]]).astype(int)
+    column, row = np.clip(np.rint(xy).T, 0, [[shape[1] - 1], [shape[0] - 1]]).astype(int)
     # Compared in the precision of the map, so that equal scores stay equal.
-    value = rows[:, 4].astype(np.float32)
+    value = score.astype(np.float32)
     painted = np.zeros(shape[:2], np.float32)
     np.maximum.at(painted, (row, column), value)
     side = 2 * spread_px + 1

@@ -43,7 +43,8 @@ function correctOf(model, reference) {
 function description(model) {
   if (!model.ready) return model.error ?? "";
   const size = model.kind === "binary" ? `${model.dim} bits` : `${model.dim} floats`;
-  return `${size} per keypoint. ${model.method}`;
+  const keypoints = model.detector?.is_default ? " Keypoints of a learned detector." : "";
+  return `${size} per keypoint. ${model.method}${keypoints}`;
 }
 
 export function showModelText() {

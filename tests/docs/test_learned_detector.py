@@ -17,9 +17,11 @@ from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions
 from tests.conftest import encoded
 from tests.docs.blocks import ROOT
+from training.detector.losses import peaks
+from training.detector.network import ScoreNetwork
 
 FOLDER = ROOT / "docs/research/learned_detector"
-MODULES = ("pairs", "scored", "keynet", "finding")
+MODULES = ("pairs", "scored", "finding")
 
 
 @pytest.fixture
@@ -29,28 +31,6 @@ def research(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     yield {name: importlib.import_module(name) for name in MODULES}
     for name in MODULES:
         del sys.modules[name]
-
-
-def test_the_wanted_share_is_chosen_whatever_the_scores(research: dict[str, Any]) -> None:
-    score = torch.linspace(-3, 5, 200, dtype=torch.float64)
-    for shift in (0.0, 7.0):
-        chance = research["scored"].chance_chosen(score + shift, 0.3)
-        assert float(chance.mean()) == pytest.approx(0.3, abs=1e-6)
-        assert (chance.diff() > 0).all()
-
-
-def test_a_higher_score_makes_the_others_less_likely(research: dict[str, Any]) -> None:
-    score = torch.linspace(-1, 1, 50, dtype=torch.float64, requires_grad=True)
-    chance_chosen = research["scored"].chance_chosen
-    gradient = torch.autograd.grad(chance_chosen(score, 0.5)[10], score)[0]
-    step = torch.zeros(50, dtype=torch.float64)
-    for row in (10, 30):
-        step[row] = 1e-4
-        with torch.no_grad():
-            change = chance_chosen(score + step, 0.5)[10] - chance_chosen(score - step, 0.5)[10]
-        assert float(gradient[row]) == pytest.approx(float(change) / 2e-4, rel=1e-3)
-        step[row] = 0
-    assert gradient[10] > 0 > gradient[30]
 
 
 def test_an_untrained_score_is_contrast_times_sigma(
@@ -70,7 +50,7 @@ def test_an_untrained_score_is_contrast_times_sigma(
 def test_peaks_are_found_between_pixels(research: dict[str, Any]) -> None:
     y, x = np.mgrid[:40, :50]
     score = -((x - 20.3) ** 2 + (y - 17.8) ** 2).astype(np.float32)
-    row, column = np.nonzero(research["keynet"].peaks(torch.from_numpy(score)).numpy())
+    row, column = np.nonzero(peaks(torch.from_numpy(score)).numpy())
     assert (row.tolist(), column.tolist()) == ([18], [20])
     found = research["finding"]._refined(score, column, row)
     assert np.concatenate(found) == pytest.approx([20.3, 17.8], abs=1e-3)
@@ -80,7 +60,7 @@ def test_an_untrained_network_finds_keypoints_inside_the_image(
     research: dict[str, Any], photograph: UInt8
 ) -> None:
     torch.manual_seed(0)
-    net = research["keynet"].KeyNet().eval()
+    net = ScoreNetwork().eval()
     pyramid, image = research["finding"].Pyramid(), from_array(photograph[:200, :240])
     found = research["finding"].find(net, pyramid, image, DetectOptions(max_keypoints=50))
     assert len(found) == 50

@@ -11,4 +11,5 @@ SOAK_S = float(os.environ.get("NIGHTLY_SOAK_S", "600"))
 HTTP_CASES = int(os.environ.get("NIGHTLY_HTTP_CASES", "20000"))
 """Number of mutated HTTP requests."""
 SCHEMA_EXAMPLES = int(os.environ.get("NIGHTLY_SCHEMA_EXAMPLES", "5000"))
-"""Number of requests that Schemathesis generates for each route."""
+"""Number of requests that Schemathesis generates for each of the 37 routes. On two cores with much
+other work 100 took 124 s and 300 took 359 s, so 5000 take less than two hours."""

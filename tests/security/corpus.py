@@ -159,12 +159,13 @@ IMAGES: dict[str, Callable[[], bytes]] = {
 
 @dataclass(frozen=True)
 class Body:
-    """A request: path, content type, bytes and method."""
+    """A request: path, content type, bytes, method, and the type of the response."""
 
     path: str
     content_type: str
     make: Callable[[], bytes]
     method: str = "POST"
+    accept: str = "*/*"
 
 
 def filled(head: bytes, item: bytes, tail: bytes, size: int) -> bytes:

@@ -58,14 +58,14 @@ def upload_of(name: str) -> Body:
     return Body(f"/v1/collections/{COLLECTION}/images/{name}", kind, IMAGES[name], "PUT")
 
 
-def two_of(mode: str, side: int, image_format: str, **options: object) -> Body:
-    """Two large images that are accepted."""
+def two_of(mode: str, side: int, image_format: str, accept: str = "*/*", **options: object) -> Body:
+    """Two large images that are accepted; for a picture of the matches both are decoded twice."""
 
     def body() -> bytes:
         data = hostile.saved(Pillow.new(mode, (side, side)), image_format, **options)
         return form_of({"image0": data, "image1": data})
 
-    return Body(MATCH, FORM, body)
+    return Body(MATCH, FORM, body, accept=accept)
 
 
 def route_bodies(good: bytes) -> dict[str, Body]:
@@ -80,6 +80,8 @@ def route_bodies(good: bytes) -> dict[str, Body]:
         "two: sequential": two_of("RGB", 7000, "JPEG"),
         "two: progressive": two_of("RGB", 4900, "JPEG", progressive=True, subsampling=0),
         "two: CMYK": two_of("CMYK", 6200, "JPEG"),
+        "picture: transparent": two_of("RGBA", 6000, "PNG", "image/png"),
+        "picture: 16 bits": two_of("I;16", 7000, "PNG", "image/png"),
         "batch: fill bytes": batch_of(lambda: fill_jpeg(2_500_000)),
         "batch: EXIF": batch_of(lambda: exif_jpeg(2_500_000)),
         "batch: chunks": batch_of(lambda: chunks_png(2_500_000)),

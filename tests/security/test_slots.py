@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import threading
 import time
 from collections import Counter
@@ -82,6 +83,25 @@ def test_an_image_of_many_keypoints_gives_its_slot_back_at_the_deadline() -> Non
             wait_until(lambda: not service.admission.running)
             used.append(time.process_time() - before)
     assert max(used) <= 1
+
+
+def test_given_points_of_large_scales_do_not_hold_a_slot() -> None:
+    """Their directions came from blurs of the whole image by up to 1000 pixels: for minutes."""
+    large = encoded(generate((3000, 3000), seed=3))
+    count = 20
+    places = [[1500, 1500]] * count
+    scales = [1000 / 2 ** (n / 2) for n in range(count)]
+    used = []
+    with served(default_model="rootsift", cache_bytes=0) as (client, service):
+        for more in ({"orientations": [0] * count}, {}):
+            points = {"keypoints": places, "scales": scales, **more}
+            files = {"image": large, "keypoints": json.dumps(points).encode()}
+            before = time.process_time()
+            answer = client.post("/v1/features", files=files, data={"max_side": "0"}, timeout=120)
+            wait_until(lambda: not service.admission.running)
+            used.append(time.process_time() - before)
+            assert answer.status_code == 200
+    assert used[1] < 3 * used[0] + 1
 
 
 @pytest.mark.slow

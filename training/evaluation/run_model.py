@@ -35,6 +35,8 @@ def is_run(location: str) -> bool:
 class RunDescriptor:
     """The network of a run on the CPU; its card has the digest of the weights."""
 
+    detector = None
+
     def __init__(self, location: Path) -> None:
         """Load the final weights of a run (or its newest checkpoint), or a weights file.
 

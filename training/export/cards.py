@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from matchserve.models.card import DefaultGeometry, ModelCard
-from matchserve.models.onnx_model import sha256_hex
+from matchserve.models.model_files import sha256_hex
 from training.export.trained import Trained
 from training.runs.recipe import Recipe
 

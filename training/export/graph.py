@@ -96,20 +96,21 @@ def to_onnx(net: DescriptorNet, spec: PatchSpec, sides: Sequence[int] = ()) -> b
     if program is None:
         raise ExportRefused("torch returned no ONNX program")
     model = program.model_proto
-    _strip(model)
+    strip(model, "descriptor")
     onnx.helper.set_model_props(model, {"patch_spec": json.dumps(asdict(spec), sort_keys=True)})
     onnx.checker.check_model(model, full_check=True)
     data: bytes = model.SerializeToString()
     return data
 
 
-def _strip(model: Any) -> None:
+def strip(model: Any, name: str) -> None:
+    """Remove what depends on the machine from an ONNX model, and name its graph."""
     # The exporter adds source files and stack traces to every node.
     model.ClearField("metadata_props")
     model.doc_string = ""
     model.producer_name, model.producer_version = "matchserve", ""
     graph = model.graph
-    graph.name, graph.doc_string = "descriptor", ""
+    graph.name, graph.doc_string = name, ""
     graph.ClearField("metadata_props")
     graph.ClearField("value_info")
     for item in (*graph.node, *graph.initializer, *graph.input, *graph.output):

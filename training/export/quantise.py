@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from matchserve.archives import read_npz
 from matchserve.models.card import GOLDEN_FILE, MODEL_FILE, ModelCard, write_card
 from matchserve.models.execution import INPUT, OUTPUT
-from matchserve.models.onnx_model import MAX_GOLDEN_BYTES, OnnxDescriptor
+from matchserve.models.model_files import MAX_GOLDEN_BYTES
+from matchserve.models.onnx_model import OnnxDescriptor
 from matchserve.types import UInt8
 from training.data.store.reader import PatchStore
 from training.errors import DataError, ExportRefused

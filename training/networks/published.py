@@ -11,7 +11,7 @@ from torch import Tensor
 
 from matchserve.errors import ModelError
 from matchserve.models.card import MODEL_FILE, ModelCard, read_card
-from matchserve.models.onnx_model import sha256_hex
+from matchserve.models.model_files import sha256_hex
 from training.errors import CheckpointError
 from training.networks import NetworkOptions, build_network
 from training.networks.folding import unfolded

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -88,6 +88,16 @@ class TrainState:
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
+class Savable(Protocol):
+    """A state that can be saved: named tensors after a number of steps."""
+
+    step: int
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state as named tensors."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
     """The tensors and the other entries of a file; `sha256` is the digest of both."""
@@ -139,7 +149,7 @@ class Checkpoints:
         """Remove the temporary files of interrupted saves."""
         remove_leftovers(self.directory)
 
-    def save(self, state: TrainState, entries: Mapping[str, Any]) -> Path:
+    def save(self, state: Savable, entries: Mapping[str, Any]) -> Path:
         """Write the state and delete all but the last two checkpoints."""
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"step-{state.step:09d}.safetensors"

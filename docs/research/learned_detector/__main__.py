@@ -1,16 +1,17 @@
-"""Train detectors of our own and compare them with DoG.
+"""Measure detectors of our own beside DoG, and train those that choose among DoG keypoints.
 
     python docs/research/learned_detector data TRAIN WORKSPACE FOLDER
     python docs/research/learned_detector train FOLDER NAME [STEPS]
     python docs/research/learned_detector measure FOLDER PART,PART... NAME...
 
 `data` makes, in FOLDER, what is learned from and what is measured on, both of TRAIN; WORKSPACE has
-the reconstructions of `python -m training data scenes`. The parts are `ms` (time to detect) and
+the reconstructions of `python -m training data scenes`. `learned` is a run of
+`python -m training detector train` in FOLDER/learned. The parts are `ms` (time to detect) and
 those of `measure.PARTS`. The names are `dog` and `contrast` (the two selections that are shipped),
 `dog-weak` (with keypoints of less contrast), `product` (contrast x sigma, as `dog`, among more
 candidates), `scored-same`, `scored-matched` and `scored-scalars` (networks that choose among DoG
-keypoints; the last one reads no patches) and `keynet`. A number after a colon is the candidates for
-each keypoint, or the sigma of a level in its pixels: `scored-matched:2`, `keynet:2.4`.
+keypoints; the last one reads no patches) and `learned`. A number after a colon is the candidates
+for each keypoint, or the sigma of a level in its pixels: `scored-matched:2`, `learned:2.4`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-import crops
 import cv2
 import finding
-import keynet
 import measure
-import numpy as np
 import pairs
 import scored
 import torch
@@ -33,9 +31,10 @@ from safetensors.torch import load_file, save_file
 
 from matchserve.models.registry import load_descriptor
 from matchserve.vision.keypoints import detect as detect_dog
+from training.detector.loop import read_network
 from training.errors import DataError
 
-STEPS = {"keynet": 700, "scored": 1500}
+STEPS = 1500
 
 
 def make_data(train: Path, workspace: Path, folder: Path) -> None:
@@ -45,24 +44,16 @@ def make_data(train: Path, workspace: Path, folder: Path) -> None:
     model = load_descriptor("compact", threads=1)
     for number, pair in enumerate(pairs.training_pairs(train, views=50, modal=12)):
         scored.write_pair(pair, model, folder / "candidates" / f"{number:04d}.npz")
-    print(crops.write_crops(train, folder / "crops.npz", per_modal_pair=3), "pairs of crops")  # noqa: T201
 
 
 def train(folder: Path, name: str, steps: int | None = None) -> None:
-    """Train one network and write its weights."""
+    """Train one network that chooses among DoG keypoints, and write its weights."""
     torch.manual_seed(0)
-    kind, _, reward = name.partition("-")
-    steps = steps or STEPS[kind]
+    reward = name.partition("-")[2]
     start = time.process_time()
-    net: torch.nn.Module
-    if kind == "keynet":
-        net = keynet.KeyNet()
-        with np.load(folder / "crops.npz") as file:
-            keynet.train(file["crops"], file["homographies"], net, steps)
-    else:
-        net = scored.ScoreNet(reads_patches=reward != "scalars")
-        files = sorted((folder / "candidates").glob("*.npz"))
-        scored.train(files, net, steps, "matched" if reward == "matched" else "same")
+    net = scored.ScoreNet(reads_patches=reward != "scalars")
+    files = sorted((folder / "candidates").glob("*.npz"))
+    scored.train(files, net, steps or STEPS, "matched" if reward == "matched" else "same")
     save_file(
         {k: v.contiguous() for k, v in net.state_dict().items()}, folder / f"{name}.safetensors"
     )
@@ -79,12 +70,12 @@ def detector(folder: Path, name: str) -> measure.Detect:
         return partial(measure.detect_weak, detect_dog)
     if kind == "product":
         return partial(scored.detect, scored.ScoreNet().eval(), float(number or 2))
+    if kind.startswith("learned"):
+        pyramid = finding.Pyramid(sigma=float(number or finding.Pyramid().sigma))
+        return partial(finding.find, read_network(folder / kind)[0], pyramid)
     weights = folder / f"{kind}.safetensors"
     if not weights.is_file():
         raise DataError(f"{weights}: not there; train it first")
-    if kind == "keynet":
-        pyramid = finding.Pyramid(sigma=float(number or finding.Pyramid().sigma))
-        return partial(finding.find, keynet.load(weights), pyramid)
     net = scored.ScoreNet(reads_patches=not kind.endswith("scalars"))
     net.load_state_dict(load_file(weights))
     return partial(scored.detect, net.eval(), float(number or 2))

@@ -1,4 +1,4 @@
-"""Find keypoints with a trained network: peaks of its scores over places and scales."""
+"""Find keypoints with a trained detector: peaks of its scores over places and scales."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import torch
-from keynet import KeyNet, peaks
 
 from matchserve.types import Float64, Image, Keypoints
 from matchserve.vision.given_points import GivenPoints, place
 from matchserve.vision.keypoints import DetectOptions, Region
 from matchserve.vision.selection import is_best_nearby
+from training.detector.losses import peaks
+from training.detector.network import ScoreNetwork
 
 _LEAST_SIDE = 40
+_REACH = 24  # pixels that a score depends on
 _DOUBLED_PIXELS = 400_000
 """Smaller images are enlarged for a finer level, as SIFT does."""
 
@@ -25,12 +27,12 @@ class Pyramid:
     """The levels of an image: `per_octave` of them, sigma in pixels of a level."""
 
     per_octave: int = 2
-    sigma: float = 2.2
+    sigma: float = 2.4
     keeps_finest: bool = True
 
 
 def find(
-    net: KeyNet,
+    net: ScoreNetwork,
     pyramid: Pyramid,
     image: Image,
     options: DetectOptions | None = None,
@@ -43,7 +45,7 @@ def find(
     if mask is not None:
         allowed = mask.allows(xy, image.size)
         rows, xy = rows[allowed], xy[allowed]
-    gives_way = ~is_best_nearby(np.insert(rows, 3, 0.0, axis=1), image.grey.shape)
+    gives_way = ~is_best_nearby(rows[:, :2], rows[:, 3], image.grey.shape)
     order = np.lexsort((rows[:, 0], rows[:, 1], -rows[:, 3], gives_way))[: options.max_keypoints]
     scale = math.sqrt(float(np.prod(image.scale_xy)))
     last = np.array(image.size) - 1
@@ -54,7 +56,7 @@ def find(
     return Keypoints(placed.xy, placed.sigma, placed.angle, rows[order, 3].astype(np.float32))
 
 
-def find_rows(net: KeyNet, pyramid: Pyramid, image: Image) -> Float64:
+def find_rows(net: ScoreNetwork, pyramid: Pyramid, image: Image) -> Float64:
     """Return x, y, sigma and score of all peaks, in pixels of the working image."""
     scores, sizes = _scores(net, pyramid, np.asarray(image.grey))
     found = []
@@ -84,7 +86,7 @@ def find_rows(net: KeyNet, pyramid: Pyramid, image: Image) -> Float64:
 
 
 def _scores(
-    net: KeyNet, pyramid: Pyramid, grey: np.ndarray
+    net: ScoreNetwork, pyramid: Pyramid, grey: np.ndarray
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the score map of each level, the finest first, and their sizes (width, height)."""
     height, width = grey.shape
@@ -105,8 +107,10 @@ def _scores(
             source = cv2.resize(source, size.tolist(), interpolation=cv2.INTER_LINEAR)
         if number >= 0:
             level = source
+        around = np.pad(np.asarray(source), _REACH, mode="reflect")
         with torch.inference_mode():
-            scores.append(net(torch.from_numpy(np.asarray(source))[None, None])[0, 0].numpy())
+            score = net(torch.from_numpy(around)[None, None])[0, 0].numpy()
+        scores.append(score[_REACH:-_REACH, _REACH:-_REACH])
         sizes.append(size)
         number += 1
 

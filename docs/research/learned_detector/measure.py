@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from pairs import FIRST_HELD_OUT, LARGE_SETS, MODAL_KINDS, correspondences, held_out
+from pairs import FIRST_HELD_OUT, LARGE_SETS, MODAL_KINDS, held_out
 
 from matchserve.decoding import detection as decoding
 from matchserve.threads import off_main_thread
@@ -18,6 +18,7 @@ from matchserve.vision.keypoints import DetectOptions, Region
 from matchserve.vision.selection import Selection
 from training.data.images import read_image
 from training.data.photos.sequences import SequenceOptions, write_sequences
+from training.detector.losses import correspondences
 from training.evaluation import predictions, protocol
 from training.evaluation.benchmarks import homography, pose, wide
 from training.evaluation.protocol import Model, Options, Pipeline

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from matchserve.types import Float64, Image
 from matchserve.vision.decode import from_array
 from training.data.images import list_images, numbered_image, read_image
 from training.data.photos.views import render
-from training.metrics.image_pairs import apply_homography
 
-PHOTO_SETS = ("urban100", "sunhays80", "kodak24", "bsds500")
 LARGE_SETS = ("urban100", "sunhays80")
 MODAL_KINDS = ("time", "night", "infrared")
 FIRST_HELD_OUT = 121  # of the registered pairs of each kind, to 140
@@ -48,18 +45,6 @@ def training_pairs(train: Path, views: int, modal: int, seed: int = 0) -> Iterat
             images = [read_image(numbered_image(folder, side)) for side in (1, 2)]
             homography = np.loadtxt(folder / "H_1_2")
             yield Pair(f"{kind}/{number:03d}", (images[0], images[1]), homography)
-
-
-def correspondences(
-    homography: Float64, xy0: Float64, xy1: Float64, radius_px: float
-) -> np.ndarray:
-    """Return the rows (M, 2) of points that are mutually nearest and within `radius_px`."""
-    moved = apply_homography(homography, xy0)
-    distance, forward = cKDTree(xy1).query(moved)
-    _, backward = cKDTree(moved).query(xy1)
-    rows = np.arange(len(moved))
-    rows = rows[(backward[forward] == rows) & (distance <= radius_px)]
-    return np.column_stack([rows, forward[rows]])
 
 
 def _views(photos: Path, count: int, seed: int) -> Iterator[Pair]:

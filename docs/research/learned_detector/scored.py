@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pairs import Pair, correspondences
+from pairs import Pair
 from torch import Tensor, nn
 
 from matchserve.models.descriptor import Descriptor
@@ -24,11 +24,11 @@ from matchserve.vision import keypoints as detection
 from matchserve.vision.matching import mutual_nn
 from matchserve.vision.patches import crop
 from matchserve.vision.selection import is_best_nearby
+from training.detector.losses import chance_chosen, correspondences
 
 SPECS = (PatchSpec(size=16, magnification=12.0), PatchSpec(size=16, magnification=36.0))
 RADIUS_PX = 3.0
 _MOST_CANDIDATES = 4096
-_TEMPERATURE = 0.15  # in standard deviations of the scores of an image
 _WANTED_SHARES = (0.35, 0.75)  # of the candidates of an image, drawn for each step
 _LEAST_PAIRS = 20
 _EPSILON = 4.0  # grey levels
@@ -100,7 +100,7 @@ def choose(net: ScoreNet, candidates: Candidates, image: Image, wanted: int) -> 
         score = net(torch.from_numpy(candidates.patches), candidates.scalars).numpy()
     rows = candidates.rows.copy()
     rows[:, 4] = np.exp(score)
-    gives_way = ~is_best_nearby(rows, image.grey.shape)
+    gives_way = ~is_best_nearby(rows[:, :2], rows[:, 4], image.grey.shape)
     return np.asarray(rows[np.lexsort((-rows[:, 4], gives_way))[:wanted]])
 
 
@@ -174,27 +174,6 @@ def train(files: Sequence[Path], net: ScoreNet, steps: int, reward: str, seed: i
         gains.append(-loss.item())
         if (step + 1) % 100 == 0:
             print(f"step {step + 1}: gain {np.mean(gains[-100:]):.4f}", flush=True)  # noqa: T201
-
-
-def chance_chosen(score: Tensor, share: float) -> Tensor:
-    """Return the chance of each candidate (N,) to be chosen; the mean chance is `share`.
-
-    The scores are divided by their standard deviation: otherwise larger scores of the same order,
-    which choose the same keypoints, would be learned.
-    """
-    score = score / score.std().clamp_min(1e-6)
-    fixed = score.detach() / _TEMPERATURE
-    low, high = fixed.min() - 20, fixed.max() + 20
-    for _ in range(40):
-        middle = (low + high) / 2
-        if float(torch.sigmoid(fixed - middle).mean()) > share:
-            low = middle
-        else:
-            high = middle
-    slope = torch.sigmoid(fixed - low) * torch.sigmoid(low - fixed)
-    # The threshold moves with the scores so that the mean stays: its derivative is implicit.
-    moves = (slope / slope.sum() * (score - score.detach()) / _TEMPERATURE).sum()
-    return torch.sigmoid(score / _TEMPERATURE - low - moves)
 
 
 def _columns(rows: Float64) -> tuple[np.ndarray, ...]:

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from matchserve.collections.pairs.exhaustive import exhaustive
-from matchserve.collections.pairs.images import PairImage, PairRows, Retriever, as_rows
+from matchserve.collections.pairs.images import (
+    PairImage,
+    PairRows,
+    Retriever,
+    as_rows,
+    check_pair_count,
+)
 from matchserve.collections.pairs.listed import listed
 from matchserve.collections.pairs.retrieved import retrieved
 from matchserve.collections.pairs.sequential import sequential
@@ -77,7 +83,7 @@ def choose(
     """Return the union of all parts as (P, 2) sorted image numbers, and a bit mask of reasons.
 
     Raises:
-        InvalidParameter: the arguments of a part are wrong.
+        InvalidParameter: the arguments of a part are wrong, or there are too many pairs.
     """
     usable = [image for image in images if image.is_usable]
     ids = np.array([image.id for image in usable], np.int64)
@@ -86,6 +92,7 @@ def choose(
         known = images if part.name == "list" else usable
         pairs = PAIRINGS[part.name](known, part.arguments, retriever)
         found.append((pairs[np.isin(pairs, ids).all(axis=1)], 1 << _bit(part.name)))
+        check_pair_count(sum(len(rows) for rows, _ in found))
     rows = as_rows(np.concatenate([rows for rows, _ in found]))
     reasons = np.concatenate([np.full(len(rows), bit, np.int64) for rows, bit in found])
     if len(rows) == 0:

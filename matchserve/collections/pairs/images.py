@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from matchserve.collections.scan import natural_key
 from matchserve.errors import InvalidParameter
 
+MAX_PAIRS = 10_000_000
+"""Maximum number of pairs of a collection: those of 4,472 images with all others. To choose these
+takes 1.3 GB; those of 100,000 images, which one client may upload, would take 600 GB."""
+
 PairRows = NDArray[np.int64]
 """Pairs of image numbers, (P, 2); the smaller number first."""
 
@@ -36,6 +40,21 @@ def as_rows(pairs: Any) -> PairRows:
     """Return pairs as an array of (smaller, larger) numbers, without pairs of one image."""
     rows = np.asarray(pairs, np.int64).reshape(-1, 2)
     return np.sort(rows[rows[:, 0] != rows[:, 1]], axis=1)
+
+
+def check_pair_count(count: int) -> None:
+    """Refuse more pairs than a collection may have.
+
+    Raises:
+        InvalidParameter: there are too many.
+    """
+    if count > MAX_PAIRS:
+        raise InvalidParameter(
+            f"these are {count} pairs of images, at most {MAX_PAIRS} are allowed: "
+            "use retrieval:20, for example",
+            limit=MAX_PAIRS,
+            value=count,
+        )
 
 
 def in_natural_order(images: Sequence[PairImage]) -> list[PairImage]:

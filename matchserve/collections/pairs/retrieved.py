@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matchserve.collections.pairs.images import PairImage, PairRows, Retriever, as_rows, positive
+from matchserve.collections.pairs.images import (
+    PairImage,
+    PairRows,
+    Retriever,
+    as_rows,
+    check_pair_count,
+    positive,
+)
 
 DEFAULT_COUNT = 20
 
@@ -13,7 +20,8 @@ def retrieved(images: Sequence[PairImage], arguments: str, retriever: Retriever)
     """Return the pairs of each image and the images most similar to it.
 
     Raises:
-        InvalidParameter: the argument is not a positive number.
+        InvalidParameter: the argument is not a positive number, or there are too many pairs.
     """
     count = positive(arguments, DEFAULT_COUNT, "the number of pairs 'retrieval'")
+    check_pair_count(len(images) * min(count, len(images)))
     return as_rows(retriever([image.id for image in images], count))

@@ -17,6 +17,7 @@ from matchserve.collections.pairs.images import (
     PairRows,
     Retriever,
     as_rows,
+    check_pair_count,
     in_natural_order,
     positive,
 )
@@ -31,12 +32,14 @@ def sequential(images: Sequence[PairImage], arguments: str, retriever: Retriever
     """Return the pairs of neighbours in each folder, and loops if requested.
 
     Raises:
-        InvalidParameter: the arguments are not a number, optionally followed by `,loops`.
+        InvalidParameter: the arguments are not a number, optionally followed by `,loops`, or there
+            are too many pairs.
     """
     window_text, _, extra = arguments.partition(",")
     if extra not in ("", "loops"):
         raise InvalidParameter(f"pairs 'sequential' take N or N,loops, not {arguments!r}")
     window = positive(window_text, DEFAULT_WINDOW, "the window of pairs 'sequential'")
+    check_pair_count(len(images) * min(window, len(images)))
     ordered = in_natural_order(images)
     pairs: list[tuple[int, int]] = []
     place: dict[int, tuple[str, int]] = {}

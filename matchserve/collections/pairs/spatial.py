@@ -12,7 +12,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from matchserve.collections.pairs.images import PairImage, PairRows, Retriever, as_rows, positive
+from matchserve.collections.pairs.images import (
+    PairImage,
+    PairRows,
+    Retriever,
+    as_rows,
+    check_pair_count,
+    positive,
+)
 from matchserve.errors import InvalidParameter
 from matchserve.types import Float64
 
@@ -25,11 +32,13 @@ def spatial(images: Sequence[PairImage], arguments: str, retriever: Retriever) -
     """Return the pairs of each image and its nearest ones.
 
     Raises:
-        InvalidParameter: the arguments are not a number and a distance such as `150m`.
+        InvalidParameter: the arguments are not a number and a distance such as `150m`, or there
+            are too many pairs.
     """
     count_text, _, distance_text = arguments.partition(",")
     count = positive(count_text, DEFAULT_COUNT, "the number of pairs 'spatial'")
     metres = _metres(distance_text)
+    check_pair_count(len(images) * min(count, len(images)))
     located = [image for image in images if image.position is not None]
     ids = np.array([image.id for image in located], np.int64)
     found = [as_rows([])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -30,8 +31,7 @@ from matchserve.errors import (
 )
 from matchserve.files import read_file
 from matchserve.pipeline import describing, pair_runner
-from matchserve.pipeline.inputs import find_keypoints
-from matchserve.types import UInt8
+from matchserve.types import Keypoints, UInt8
 from tests.conftest import encoded
 
 HOMOGRAPHY = Options(verify=VerifyOptions("homography"))
@@ -190,17 +190,17 @@ def test_images_too_large_together_are_described_one_after_the_other(
     together = Matcher("rootsift").match(pattern, pattern)
     running: list[int] = []
     peak: list[int] = []
-    real = find_keypoints
+    real = describing.Describer._find
 
-    def watched(*args: object) -> object:
+    def watched(*args: Any) -> Keypoints:
         running.append(1)
         peak.append(len(running))
         time.sleep(0.05)
-        found = real(*args)  # type: ignore[arg-type]
+        found = real(*args)
         running.pop()
         return found
 
-    monkeypatch.setattr(describing, "find_keypoints", watched)
+    monkeypatch.setattr(describing.Describer, "_find", watched)
     Matcher("rootsift").match(pattern, pattern)
     assert max(peak) == 2
     peak.clear()

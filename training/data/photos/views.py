@@ -78,7 +78,7 @@ def check_levels(names: tuple[str, ...]) -> None:
 def render(grey: UInt8, photo: str, index: int, *, seed: int, level: str) -> View:
     """Render view `index` (from 1) of the photograph `grey` named `photo`."""
     rng = np.random.default_rng([seed, zlib.crc32(photo.encode()), index])
-    homography = _homography(grey.shape, LEVELS[level], rng)
+    homography = random_homography(grey.shape, LEVELS[level], rng)
     warped = warp(grey, homography)
     options = LEVELS[level]
     lit = relight(warped, rng, strength=options.light, is_night=options.is_night)
@@ -99,7 +99,7 @@ def warp(grey: UInt8, homography: Float64) -> UInt8:
     return np.asarray(warped, np.uint8)
 
 
-def _homography(shape: tuple[int, ...], level: Level, rng: Generator) -> Float64:
+def random_homography(shape: tuple[int, ...], level: Level, rng: Generator) -> Float64:
     """Return the homography of a pinhole camera that was tilted, rotated and moved."""
     rows, columns = shape
     focal = 1.2 * max(rows, columns)

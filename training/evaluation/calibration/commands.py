@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from matchserve.models.calibration import Calibration
+from matchserve.models.descriptor import KeypointDetector
 
 
 def calibrate(
@@ -65,11 +66,13 @@ def calibrate(
     seed: Annotated[int, typer.Option(help="Random seed for the choice of pairs and folds.")] = 0,
 ) -> None:
     """Fit the probability that two images show the same scene, evaluated on held-out scenes."""
+    from matchserve.models.detection import chosen_detector
     from matchserve.models.registry import load_descriptor
+    from matchserve.vision.keypoints import DetectOptions
     from training.evaluation.calibration.calibrate import FitOptions, write_calibration
     from training.evaluation.calibration.calibrate import calibrate as fit
     from training.evaluation.calibration.diagram import draw_reliability
-    from training.evaluation.calibration.measure import find_keypoints
+    from training.evaluation.calibration.measure import Detected, find_keypoints
     from training.evaluation.calibration.pairs import PairOptions, all_settings, choose_pairs
     from training.evaluation.commands import shown_command
 
@@ -78,14 +81,17 @@ def calibrate(
         scenes, workspace, photos or [], PairOptions(pairs, settings=settings, seed=seed)
     )
     descriptors = {model: load_descriptor(model) for model in models}
-    detected = find_keypoints(data)  # once for all models
+    detected: dict[KeypointDetector | None, Detected] = {}  # DoG keypoints once for all models
     options = FitOptions(prior=prior, threshold_px=threshold, seed=seed)
     fitted: dict[str, Calibration] = {}
     for model, descriptor in descriptors.items():
         name = descriptor.card.name
+        detector = chosen_detector(descriptor, DetectOptions())
+        if detector not in detected:
+            detected[detector] = find_keypoints(data, descriptor)
         others = {*models, "--write"} - {model}
         command = shown_command([word for word in sys.argv[1:] if word not in others])
-        fitted[model] = fit(descriptor, data, detected, options, command=command)
+        fitted[model] = fit(descriptor, data, detected[detector], options, command=command)
         if write:
             typer.echo(f"{name}: written to {write_calibration(model, descriptor, fitted[model])}")
         if plot is not None:

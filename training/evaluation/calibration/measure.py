@@ -15,6 +15,7 @@ import numpy as np
 
 from matchserve.hardware import available_cpus
 from matchserve.libraries import import_faiss
+from matchserve.models import detection
 from matchserve.models.descriptor import Descriptor
 from matchserve.options import RAW_OPTIONS
 from matchserve.pipeline.judging import JudgedMatches, JudgeOptions, find_matches
@@ -24,7 +25,7 @@ from matchserve.types import Features, Image, Keypoints, VerifyKind
 from matchserve.vision import geometry
 from matchserve.vision.evidence import Evidence, gather
 from matchserve.vision.geometry import VerifyOptions
-from matchserve.vision.keypoints import DetectOptions, detect
+from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import MatchOptions
 from training.data.parallel import progress
 from training.evaluation.calibration.pairs import ImagePair, PairSet, Setting
@@ -62,14 +63,17 @@ class Described:
         return cls(image, oriented, upright)
 
 
-def find_keypoints(data: PairSet) -> Detected:
+def find_keypoints(data: PairSet, descriptor: Descriptor) -> Detected:
     """Detect the keypoints of all images, for every number of keypoints they are matched with."""
     wanted = sorted(
         {(name, pair.setting.max_keypoints) for pair in data.pairs for name in pair.images}
     )
     return {
         (name, count): off_main_thread(
-            detect, data.images[name](), DetectOptions(max_keypoints=count)
+            detection.find_keypoints,
+            descriptor,
+            data.images[name](),
+            DetectOptions(max_keypoints=count),
         )
         for name, count in progress(wanted, total=len(wanted), label="keypoints")
     }

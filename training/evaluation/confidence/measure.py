@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from matchserve.libraries import import_faiss
-from matchserve.models.descriptor import Descriptor
+from matchserve.models.descriptor import Descriptor, KeypointDetector
+from matchserve.models.detection import chosen_detector, find_keypoints
 from matchserve.threads import off_main_thread
 from matchserve.types import Bool, Features, Float32, Image, Keypoints
 from matchserve.vision.confidence import FirstCues, first_cues
-from matchserve.vision.keypoints import DetectOptions, detect
+from matchserve.vision.keypoints import DetectOptions
 from matchserve.vision.matching import putative
 from matchserve.vision.refine import Refinement, refine
 from training.data.parallel import progress
@@ -37,20 +38,21 @@ class MeasuredPair:
 
 
 class KeypointStore:
-    """Keypoints of images by name, found once for all models."""
+    """Keypoints of images by name, found once for all models with the same detector."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, int, bool], Keypoints] = {}
+        self._found: dict[tuple[KeypointDetector | None, str, DetectOptions], Keypoints] = {}
 
-    def keypoints(self, name: str, image: Image, max_keypoints: int, *, upright: bool) -> Keypoints:
+    def keypoints(
+        self, descriptor: Descriptor, name: str, image: Image, rule: DetectOptions
+    ) -> Keypoints:
         """Find the keypoints of an image as the service does, or return those found before.
 
         The best 512 keypoints are not the first of the best 2048: candidates give way to others.
         """
-        key = (name, max_keypoints, upright)
+        key = (chosen_detector(descriptor, rule), name, rule)
         if key not in self._found:
-            rule = DetectOptions(max_keypoints=max_keypoints, upright=upright)
-            self._found[key] = off_main_thread(detect, image, rule)
+            self._found[key] = off_main_thread(find_keypoints, descriptor, image, rule)
         return self._found[key]
 
 
@@ -78,7 +80,8 @@ def _measure(
     for name, image in zip(pair.names, images, strict=True):
         key = (name, pair.max_keypoints, pair.is_upright)
         if key not in described:
-            keypoints = store.keypoints(name, image, pair.max_keypoints, upright=pair.is_upright)
+            rule = DetectOptions(max_keypoints=pair.max_keypoints, upright=pair.is_upright)
+            keypoints = store.keypoints(descriptor, name, image, rule)
             rows = descriptor.describe(image, keypoints)
             described[key] = Features(keypoints, rows, descriptor.card.name, image.size)
         sides.append(described[key])

@@ -163,3 +163,21 @@ def test_addresses_of_an_ipv6_network_share_a_limit(monkeypatch: pytest.MonkeyPa
         assert not connected("2001:db8::9")[1].is_closed
 
     asyncio.run(body())
+
+
+def test_a_connection_that_is_accepted_during_a_shutdown_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """uvicorn does not know it when it closes the others: half a request would delay the end."""
+    monkeypatch.setattr(BoundedProtocol, "is_shutting_down", True)
+
+    async def body() -> None:
+        config = uvicorn.Config(app, log_config=None, lifespan="off")
+        config.load()
+        connection = BoundedProtocol(config, ServerState(), {})
+        transport = Transport()
+        connection.connection_made(transport)
+        assert transport.aborted.is_set()
+        assert not has_timer(connection)
+
+    asyncio.run(body())

@@ -34,6 +34,20 @@ def test_exhaustive() -> None:
     assert pairs_of(images(1), "exhaustive") == set()
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["exhaustive", "sequential:6", "retrieval:6", "spatial:6", "sequential:4+retrieval:4"],
+)
+def test_more_pairs_than_memory_holds_are_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused before they are in memory: 100,000 images may be uploaded."""
+    monkeypatch.setattr("matchserve.collections.pairs.images.MAX_PAIRS", 100)
+    with pytest.raises(InvalidParameter, match=r"pairs of images, at most 100 are allowed"):
+        pairs_of(images(20), text)
+    assert pairs_of(images(10), text)
+
+
 def test_sequential_follows_the_numbers_in_the_names() -> None:
     shuffled = [PairImage(id_, f"IMG_{n}.jpg") for id_, n in enumerate([10, 9, 11, 2])]
     assert pairs_of(shuffled, "sequential:1") == {(1, 3), (0, 1), (0, 2)}

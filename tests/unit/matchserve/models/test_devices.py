@@ -11,7 +11,7 @@ import pytest
 from matchserve.engine.batcher import BatchPolicy
 from matchserve.engine.served_models import ServedModel, policy_for
 from matchserve.errors import DeviceLost, DeviceOutOfMemory, ProviderUnavailable
-from matchserve.models import onnx_model
+from matchserve.models import model_files
 from matchserve.models.execution import CPU_BATCH, DEVICE_BATCH, DeviceOptions
 from matchserve.models.onnx_model import OnnxDescriptor
 from matchserve.models.providers import Placement, ProviderChoice, start_session
@@ -60,7 +60,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             raise ProviderUnavailable("no device of that number")
         return DeviceSession(real(model, "cpu", threads), placement.device, made)
 
-    monkeypatch.setattr(onnx_model, "start_session", start)
+    monkeypatch.setattr(model_files, "start_session", start)
     return made
 
 

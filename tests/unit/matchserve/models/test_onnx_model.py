@@ -19,10 +19,11 @@ from matchserve.errors import (
     ModelMismatch,
     ModelMissing,
 )
-from matchserve.models import onnx_model
+from matchserve.models import model_files, onnx_model
 from matchserve.models.card import CARD_FILE, GOLDEN_FILE, MODEL_FILE, ModelCard
+from matchserve.models.model_files import sha256_hex
 from matchserve.models.onnx_guard import check_model
-from matchserve.models.onnx_model import OnnxDescriptor, sha256_hex
+from matchserve.models.onnx_model import OnnxDescriptor
 from matchserve.models.providers import ProviderChoice, start_session
 from matchserve.types import UInt8
 from matchserve.vision.decode import from_array
@@ -306,7 +307,7 @@ def test_failures_while_running_are_typed(
 def test_a_model_that_is_too_big_is_not_read(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_model, "MAX_MODEL_BYTES", 10)
+    monkeypatch.setattr(model_files, "MAX_MODEL_BYTES", 10)
     with pytest.raises(ModelCorrupt, match="larger"):
         OnnxDescriptor(tiny_model)
 
@@ -321,7 +322,7 @@ def test_threads_are_given_to_the_session(
         seen.append(threads)
         return real(model, choice, threads, placement)
 
-    monkeypatch.setattr(onnx_model, "start_session", record)
+    monkeypatch.setattr(model_files, "start_session", record)
     monkeypatch.setattr(onnx_model, "available_cpus", lambda: 3)
     OnnxDescriptor(tiny_model)
     OnnxDescriptor(tiny_model, threads=1)

@@ -143,6 +143,7 @@ def test_model_without_networks_returns_all_matches(matcher: Matcher) -> None:
 
         card = matcher.descriptor.card.model_copy(update={"confidence": None})
         provider = matcher.descriptor.provider
+        detector = None
         describe = staticmethod(matcher.descriptor.describe)
         describe_patches = staticmethod(matcher.descriptor.describe_patches)
 

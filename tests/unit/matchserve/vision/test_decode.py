@@ -7,6 +7,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,48 @@ def test_colour_decoding_turns_and_reduces(photograph: UInt8) -> None:
     data = encoded(photograph[:300], exif=exif)
     colour = decode_colour(data, max_side=128)
     assert colour.shape == (128, 75, 3)
+
+
+COLOUR_SCRIPT = """
+import sys
+from pathlib import Path
+from matchserve.vision.decode import decode_colour
+
+def peak():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
+
+data = Path(sys.argv[1]).read_bytes()
+Path("/proc/self/clear_refs").write_text("5")
+before = peak()
+decode_colour(data, max_side=200)
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "bytes_per_pixel"), [("I;16", 3.5), ("RGB", 5.5), ("RGBA", 5.5), ("P", 3.0)]
+)
+def test_a_picture_in_colour_takes_little_more_memory_than_a_grey_one(
+    tmp_path: Path, mode: str, bytes_per_pixel: float
+) -> None:
+    """It is reduced band by band: the whole in three or four channels would be another copy."""
+    file = tmp_path / "large.png"
+    Pillow.new(mode, (4000, 4000)).save(file)
+    done = subprocess.run(
+        [sys.executable, "-c", COLOUR_SCRIPT, file], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) * 1024 < 16e6 * bytes_per_pixel + 30e6
+
+
+def test_a_reduced_picture_in_colour_is_that_of_pillow(photograph: UInt8) -> None:
+    large = Pillow.fromarray(photograph).resize((1000, 800))
+    expected = large.copy()
+    expected.thumbnail((130, 130))
+    found = decode_colour(encoded(np.asarray(large)), max_side=130)
+    difference = np.abs(found.astype(int) - np.asarray(expected).astype(int))
+    assert found.shape == (104, 130, 3)
+    assert difference.mean() < 2
 
 
 def truncated(data: bytes, share: float = 0.5) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from matchserve.errors import InvalidParameter
+from matchserve.errors import DeadlineExceeded, InvalidParameter
 from matchserve.types import Image, UInt8
 from matchserve.vision.given_points import DEFAULT_SIGMA, GivenPoints, place
 from matchserve.vision.keypoints import DetectOptions, detect
@@ -73,6 +75,8 @@ def test_points_outside_are_refused(grey: UInt8, point: tuple[float, float]) -> 
         (([[1, 2, 3]],), "rows of x, y"),
         (([[1, float("nan")]],), "finite"),
         (([["a", "b"]],), "must be numbers"),
+        (([[1 + 1j, 2]],), "must be numbers"),
+        ((np.ones((1, 2), "M8[s]"),), "must be numbers"),
         (([[1, 2]], [1, 2]), "one number for each"),
         (([[1, 2]], [0.0]), "scales must be in"),
     ],
@@ -80,3 +84,61 @@ def test_points_outside_are_refused(grey: UInt8, point: tuple[float, float]) -> 
 def test_wrong_values_are_refused(values: tuple[object, ...], message: str) -> None:
     with pytest.raises(InvalidParameter, match=message):
         GivenPoints(*values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sigma", [1.6, 6, 12, 30, 90])
+def test_directions_are_right_at_every_scale(sigma: float) -> None:
+    """Large scales are looked at in reduced images."""
+    y, x = np.mgrid[:800, :800]
+    ramp = 128 + (x - 400) * 0.2 * np.cos(0.5) + (y - 400) * 0.2 * np.sin(0.5)
+    image = Image(np.round(ramp).astype(np.uint8), (800, 800))
+    points = np.array([(400, 400), (410.25, 399.5)])
+    placed = place(GivenPoints(points, np.full(2, sigma)), image, is_upright=False)
+    assert apart(placed.angle, np.full(2, 0.5)).max() < np.radians(6)
+
+
+def test_points_in_several_tiles_have_the_directions_of_each_alone(photograph: UInt8) -> None:
+    grey = cv2.resize(photograph.mean(axis=2).astype(np.uint8), (1400, 1300))
+    image = Image(np.asarray(grey, np.uint8), (1400, 1300))
+    rng = np.random.default_rng(0)
+    points = rng.uniform(0, 1299, (60, 2)).astype(np.float32)
+    scales = rng.choice([1.5, 5.0, 11.0, 40.0], 60)
+    together = place(GivenPoints(points, scales), image, is_upright=False).angle
+    for number in range(60):
+        one = GivenPoints(points[number : number + 1], scales[number : number + 1])
+        alone = place(one, image, is_upright=False).angle
+        assert apart(together[number], alone).max() < np.radians(2)
+
+
+def cpu_s(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def test_points_of_large_scales_cost_less_than_one_blur() -> None:
+    """A blur of sigma 1000 alone would take a hundred times as long."""
+    rng = np.random.default_rng(0)
+    grey = rng.integers(0, 256, (3000, 3000), np.uint8)
+    scales = 1000 / 2 ** (np.arange(20) / 2)
+    given = GivenPoints(np.full((20, 2), 1500, np.float32), scales.astype(np.float32))
+    blur = cpu_s(lambda: cv2.GaussianBlur(grey.astype(np.float32), (0, 0), 11))
+    found = cpu_s(lambda: place(given, Image(grey, (3000, 3000)), is_upright=False))
+    assert found < 3 * blur
+
+
+def test_the_search_for_directions_can_be_ended() -> None:
+    """By a deadline, between any two parts of the image."""
+    image = Image(np.zeros((2000, 2000), np.uint8), (2000, 2000))
+    places = np.random.default_rng(0).uniform(0, 1999, (500, 2)).astype(np.float32)
+    points = GivenPoints(places)
+    calls = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 10:
+            raise DeadlineExceeded("over")
+
+    with pytest.raises(DeadlineExceeded):
+        place(points, image, is_upright=False, check=check)
+    assert len(calls) == 10

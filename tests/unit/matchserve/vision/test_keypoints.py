@@ -13,6 +13,7 @@ import pytest
 from matchserve.errors import InvalidParameter
 from matchserve.types import Float64, Image, Keypoints, UInt8
 from matchserve.vision import keypoints as module
+from matchserve.vision import texture
 from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions, detect, to_opencv
 from matchserve.vision.selection import Selection
@@ -202,7 +203,7 @@ def test_flat_surroundings_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     image[:, 128:] = rng.integers(60, 200, (128, 128), np.uint8)
     options = DetectOptions(contrast_threshold=0.0, max_keypoints=100_000)
     kept = detect(from_array(image), options)
-    monkeypatch.setattr(module, "FLAT_STD", 0.0)
+    monkeypatch.setattr(texture, "FLAT_STD", 0.0)
     everything = detect(from_array(image), options)
     assert (kept.xy[:, 0] > 110).all()
     # A keypoint of sigma s looks 6 s to each side: some left of the border see the texture.

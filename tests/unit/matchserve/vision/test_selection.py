@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from matchserve.errors import InvalidParameter
-from matchserve.types import Float64, UInt8
+from matchserve.types import UInt8
 from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions, detect
 from matchserve.vision.selection import SPREAD_PX, candidate_count, is_best_nearby
@@ -17,24 +17,23 @@ from matchserve.vision.selection import SPREAD_PX, candidate_count, is_best_near
 CHOSEN = 400
 
 
-def rows_of(*points: tuple[float, float, float]) -> Float64:
-    """Return keypoint rows of (x, y, score)."""
-    return np.array([(x, y, 1.0, 0.0, score) for x, y, score in points])
+def best_nearby(*points: tuple[float, float, float]) -> list[bool]:
+    """Say which points (x, y, score) of an image of 40 x 30 pixels are the best nearby."""
+    rows = np.array(points)
+    return [bool(best) for best in is_best_nearby(rows[:, :2], rows[:, 2], (30, 40))]
 
 
 def test_a_keypoint_gives_way_to_a_better_one_nearby() -> None:
-    rows = rows_of((10, 10, 3.0), (11, 11, 2.0), (12, 10, 2.5), (15, 10, 1.0), (39, 29, 1.0))
-    assert is_best_nearby(rows, (30, 40)).tolist() == [True, False, False, True, True]
+    best = best_nearby((10, 10, 3.0), (11, 11, 2.0), (12, 10, 2.5), (15, 10, 1.0), (39, 29, 1.0))
+    assert best == [True, False, False, True, True]
 
 
 def test_orientations_of_one_position_are_kept_together() -> None:
-    rows = rows_of((10, 10, 3.0), (10, 10, 3.0), (10, 11, 2.0))
-    assert is_best_nearby(rows, (30, 40)).tolist() == [True, True, False]
+    assert best_nearby((10, 10, 3.0), (10, 10, 3.0), (10, 11, 2.0)) == [True, True, False]
 
 
 def test_positions_beyond_the_border_count_as_on_it() -> None:
-    rows = rows_of((-0.4, -0.4, 1.0), (39.4, 29.4, 1.0))
-    assert is_best_nearby(rows, (30, 40)).all()
+    assert all(best_nearby((-0.4, -0.4, 1.0), (39.4, 29.4, 1.0)))
 
 
 def test_repeatable_keypoints_are_sorted_and_as_many(grey_photograph: UInt8) -> None:

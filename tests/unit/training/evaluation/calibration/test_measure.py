@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from matchserve.matcher import Matcher, Options
+from matchserve.models.handcrafted import HandcraftedDescriptor
 from matchserve.models.registry import load_descriptor
 from matchserve.options import RAW_OPTIONS
 from matchserve.pattern import generate, generate_pair
@@ -53,7 +54,7 @@ def test_keypoints_are_those_of_a_request_for_as_many() -> None:
     images = {"a": from_array(first), "b": from_array(second)}
     pairs = [ImagePair(("a", "b"), ("s", "s"), Setting(count, None)) for count in (60, 300)]
     loaders = {"a": lambda: images["a"], "b": lambda: images["b"]}
-    found = find_keypoints(PairSet(loaders, pairs, frozenset("s")))
+    found = find_keypoints(PairSet(loaders, pairs, frozenset("s")), HandcraftedDescriptor("sift"))
     assert sorted(found) == [("a", 60), ("a", 300), ("b", 60), ("b", 300)]
     for (name, count), keypoints in found.items():
         expected = detect(images[name], DetectOptions(max_keypoints=count))
