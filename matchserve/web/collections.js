@@ -10,7 +10,7 @@ import { Viewer } from "./viewer.js";
 const STAGES = { describe: "Describing images", pair: "Choosing pairs", match: "Matching pairs", refine: "Refining points", export: "Writing files", map: "Reconstructing" };
 const MAX_LISTED = 500;
 
-let files = [], job = null, graph = null, abort = null, shown = 0;
+let files = [], notUploaded = [], job = null, graph = null, abort = null, shown = 0;
 
 const drawing = new Graph($("graph"), { onPair: showPair, onImage: showPairsOf });
 const viewer = new Viewer($("pair-viewer"), () => {});
@@ -29,7 +29,8 @@ async function start() {
   await attemptJob(async (signal) => {
     setBusy(true);
     job = null;
-    await upload(collection, files, (done, total) => showProgress("Uploading images", done, total), signal);
+    notUploaded = await upload(collection, files, (done, total) => showProgress("Uploading images", done, total), signal);
+    if (notUploaded.length === files.length) throw { detail: `No image was accepted: ${notUploaded.join(", ")}` };
     job = await startJob({
       kind: $("job-kind").value, collection, pairs: $("job-pairs").value,
       max_keypoints: Number($("job-keypoints").value), exports: ["colmap"],
@@ -87,6 +88,7 @@ const fileUrl = (name) => job.results.find((file) => file.name === name).url;
 
 function showReport(report) {
   const notes = [
+    ["Not uploaded", notUploaded],
     ["Not used", Object.entries(report.refused).map(([name, code]) => `${name} (${code})`)],
     ["In no 3D model", report.unregistered ?? []],
   ].filter(([, names]) => names.length);
@@ -199,6 +201,7 @@ async function refreshJobs() {
 async function openJob(id) {
   await attemptJob(async (signal) => {
     job = await getJson(`/v1/jobs/${id}`);
+    notUploaded = []; // of another job
     clearJob();
     await (hasEnded(job) ? showJob() : follow(signal));
   });

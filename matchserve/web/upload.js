@@ -5,6 +5,8 @@ import { request } from "./service.js";
 const ACCEPTED = /\.(jpe?g|png|webp)$/i;
 const PARALLEL = 3;
 const MAX_TRIES = 8;
+// Problems of one image; the others are sent all the same.
+const IMAGE_PROBLEMS = new Set(["empty_image", "invalid_image", "unsupported_format", "corrupt_image", "image_too_large", "image_too_small"]);
 
 // Return [name, file] for every image of a file input; names are relative to the chosen folder.
 export function chosenFiles(files) {
@@ -42,18 +44,26 @@ export function collectionName(folder) {
   return name.slice(0, 64) || "photographs";
 }
 
-// Send all images, a few at a time; `onProgress` gets the number of those that are done.
+// Send all images, a few at a time; `onProgress` gets the number of those that are done. Return
+// "name (code)" for each image that the service refused.
 export async function upload(collection, files, onProgress, signal) {
   await request("PUT", `/v1/collections/${collection}`, { signal });
   const waiting = [...files];
+  const refused = [];
   let done = 0;
   const work = async () => {
     for (let next = waiting.shift(); next; next = waiting.shift()) {
-      await send(collection, next, signal);
+      try {
+        await send(collection, next, signal);
+      } catch (problem) {
+        if (!IMAGE_PROBLEMS.has(problem.code)) throw problem;
+        refused.push(`${next[0]} (${problem.code})`);
+      }
       onProgress(++done, files.length);
     }
   };
   await Promise.all(Array.from({ length: PARALLEL }, work));
+  return refused.sort();
 }
 
 async function send(collection, [name, file], signal) {

@@ -41,6 +41,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (photographs / "notes.txt").write_text("not an image")
     whole = next(photographs.glob("*.png")).read_bytes()
     (photographs / "broken.png").write_bytes(whole[: len(whole) // 2])
+    (photographs / "renamed.jpg").write_text("not an image, whatever its name says")
     return photographs
 
 
@@ -66,7 +67,7 @@ def test_a_folder_becomes_a_reconstruction(page: Page, photographs: Path, tmp_pa
     open_view(page)
     expect(page.locator("#start-job")).to_be_disabled()
     page.set_input_files("#folder", str(photographs))
-    expect(page.locator("#folder-text")).to_contain_text(f"{IMAGES + 1} images")
+    expect(page.locator("#folder-text")).to_contain_text(f"{IMAGES + 2} images")
     expect(page.locator("#collection-name")).to_have_value("my-corner")
     page.fill("#job-keypoints", "600")
     page.click("#start-job")
@@ -74,7 +75,9 @@ def test_a_folder_becomes_a_reconstruction(page: Page, photographs: Path, tmp_pa
     expect(page.locator("#job-status")).to_have_text("Done", timeout=JOB_MS)
     expect(page.locator("#cancel-job")).to_be_hidden()
     expect(page.locator("#r-registered")).to_have_text(f"{IMAGES} of {IMAGES + 1}")
-    expect(page.locator("#report-notes")).to_have_text("Not used: broken.png (corrupt_image)")
+    expect(page.locator("#report-notes")).to_have_text(
+        "Not uploaded: renamed.jpg (unsupported_format). Not used: broken.png (corrupt_image)"
+    )
     assert int(page.locator("#r-points").inner_text().replace(",", "")) > 50
     expect(page.locator("#graph .node")).to_have_count(IMAGES)
     assert page.locator("#graph .edge").count() >= IMAGES - 1
