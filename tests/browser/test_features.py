@@ -212,7 +212,9 @@ def test_two_scenes_have_no_overlay(page: Page) -> None:
 def test_keypoints_are_shown_with_scale_and_orientation(page: Page) -> None:
     with page.expect_response("**/v1/match") as answer:
         use_sample(page, "easy")
-    assert len(answer.value.json()["scales0"]) == 600
+    body = answer.value.json()
+    assert len(set(map(tuple, body["keypoints0"]))) == 600  # positions, some with several angles
+    assert len(body["scales0"]) == len(body["keypoints0"])
     before = drawn_colours(page)
     page.check("[name=mode][value=keypoints]", force=True)
     expect(page.locator("[data-mode=keypoints]")).to_contain_text("orientation")
