@@ -17,7 +17,6 @@ from matchserve.vision.decode import from_array
 from matchserve.vision.keypoints import DetectOptions
 from tests.conftest import encoded
 from tests.docs.blocks import ROOT
-from training.detector.losses import peaks
 from training.detector.network import ScoreNetwork
 
 FOLDER = ROOT / "docs/research/learned_detector"
@@ -47,22 +46,13 @@ def test_an_untrained_score_is_contrast_times_sigma(
     assert rows[:, 4].min() > np.median(np.exp(score.numpy()))
 
 
-def test_peaks_are_found_between_pixels(research: dict[str, Any]) -> None:
-    y, x = np.mgrid[:40, :50]
-    score = -((x - 20.3) ** 2 + (y - 17.8) ** 2).astype(np.float32)
-    row, column = np.nonzero(peaks(torch.from_numpy(score)).numpy())
-    assert (row.tolist(), column.tolist()) == ([18], [20])
-    found = research["finding"]._refined(score, column, row)
-    assert np.concatenate(found) == pytest.approx([20.3, 17.8], abs=1e-3)
-
-
 def test_an_untrained_network_finds_keypoints_inside_the_image(
     research: dict[str, Any], photograph: UInt8
 ) -> None:
     torch.manual_seed(0)
     net = ScoreNetwork().eval()
-    pyramid, image = research["finding"].Pyramid(), from_array(photograph[:200, :240])
-    found = research["finding"].find(net, pyramid, image, DetectOptions(max_keypoints=50))
+    options = DetectOptions(max_keypoints=50, further_orientations=0.0)
+    found = research["finding"].find(net, 2.4, from_array(photograph[:200, :240]), options)
     assert len(found) == 50
     assert ((found.xy >= 0) & (found.xy <= [239, 199])).all()
     assert (found.sigma > 0).all()

@@ -71,8 +71,8 @@ def detector(folder: Path, name: str) -> measure.Detect:
     if kind == "product":
         return partial(scored.detect, scored.ScoreNet().eval(), float(number or 2))
     if kind.startswith("learned"):
-        pyramid = finding.Pyramid(sigma=float(number or finding.Pyramid().sigma))
-        return partial(finding.find, read_network(folder / kind)[0], pyramid)
+        sigma = float(number or finding.SIGMA)
+        return partial(finding.find, read_network(folder / kind)[0], sigma)
     weights = folder / f"{kind}.safetensors"
     if not weights.is_file():
         raise DataError(f"{weights}: not there; train it first")
