@@ -22,7 +22,8 @@ from tests.fake_device import FakeDeviceDescriptor, SleepingSession
 IMAGES, ROUNDS = 24, 5
 BATCH_S = 0.005
 WANTED = 1.7
-OPTIONS = Options(detect=DetectOptions(max_keypoints=512))
+# As many patches as keypoints, so that the batches of an image can be counted.
+OPTIONS = Options(detect=DetectOptions(max_keypoints=512, further_orientations=0.0))
 
 
 @pytest.fixture
