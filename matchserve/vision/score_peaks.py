@@ -24,7 +24,8 @@ Scores within `REACH` of the border of its input are not used."""
 
 REACH = 24
 """A score may depend on pixels this far away, in pixels of its level."""
-# Pixels this near to the border of a level are no keypoints: much of what they see is outside.
+# There are no keypoints this near to the border of a level, in pixels: much of what decides about
+# their scores is outside of the image.
 _BORDER = 8
 _PEAK_SIDE = 5
 _LEAST_SIDE = 40
@@ -36,8 +37,10 @@ _STRIP_PIXELS = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Pyramid:
-    """The levels of an image: `per_octave` of them, the scale of a keypoint in pixels of its
-    level."""
+    """How an image is reduced: `per_octave` levels for each halving of its size.
+
+    `sigma` is the scale of a keypoint, in pixels of the level that it is found on.
+    """
 
     per_octave: int
     sigma: float
@@ -104,7 +107,7 @@ def _resized(pixels: Float32, shape: Float64) -> Float32:
 
 
 def _scored(score: ScoreMap, level: Float32, check: Callable[[], None]) -> Float32:
-    """Return the scores of a level, mirrored beyond its border, made in strips of rows."""
+    """Score a level in strips of rows; beyond its border the level is mirrored."""
     height, width = level.shape
     around = cv2.copyMakeBorder(level, REACH, REACH, REACH, REACH, cv2.BORDER_REFLECT_101)
     step = max(REACH, _STRIP_PIXELS // width)
@@ -123,7 +126,7 @@ def _peaks_of_level(
     row, column = np.nonzero(_is_peak(level.score))
     xy = level.to_image(_refined(level.score, row, column))
     centre = level.score[row, column].astype(np.float64)
-    # A level beside it that does not exist is lower by one, so that the scale stays its own.
+    # A missing level beside it counts as lower by one, so that the peak is kept.
     before = centre - 1 if finer is None else finer.highest_near(xy)
     after = centre - 1 if coarser is None else coarser.highest_near(xy)
     shift = np.zeros(len(row))

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from matchserve.types import Float32, Float64, UInt8
-from matchserve.vision.score_peaks import REACH, Pyramid, ScoreMap, score_peaks
+from matchserve.vision.score_peaks import (
+    REACH,
+    Pyramid,
+    ScoreMap,
+    _is_peak,
+    _refined,
+    score_peaks,
+)
 from tests.tiny_detector import blob_kernel
 
 PYRAMID = Pyramid(per_octave=2, sigma=2.0)
@@ -44,6 +51,14 @@ def test_blobs_are_found_between_pixels() -> None:
     for x, y, _ in truth:
         error = np.hypot(found[:, 0] - x, found[:, 1] - y).min()
         assert error < 0.2
+
+
+def test_the_maximum_of_a_quadratic_is_found_exactly() -> None:
+    y, x = np.mgrid[:40, :50]
+    score = -((x - 20.3) ** 2 + (y - 17.8) ** 2).astype(np.float32)
+    row, column = np.nonzero(_is_peak(score))
+    assert (row.tolist(), column.tolist()) == ([18], [20])
+    assert _refined(score, row, column)[0] == pytest.approx([20.3, 17.8], abs=1e-3)
 
 
 def test_twice_as_large_blobs_have_twice_the_scale() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from matchserve.types import Float64
+from matchserve.vision import score_peaks
 from training.detector import losses
 from training.detector.losses import (
     Relation,
@@ -137,6 +138,14 @@ def test_places_are_refined_to_the_maximum_of_a_quadratic() -> None:
     at = peaks(score).nonzero()
     assert at.tolist() == [[18, 20]]
     assert refined(score, at)[0].tolist() == pytest.approx([20.3, 17.8])
+
+
+def test_places_are_those_of_the_served_detector() -> None:
+    noise = np.random.default_rng(3).normal(size=(60, 80)).astype(np.float32)
+    at = peaks(torch.from_numpy(noise)).nonzero()
+    assert len(at) > 50
+    served = score_peaks._refined(noise, *at.numpy().T)
+    np.testing.assert_allclose(refined(torch.from_numpy(noise), at), served, atol=1e-4)
 
 
 def test_a_flat_place_is_not_moved() -> None:
